@@ -22,7 +22,6 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -73,6 +72,10 @@ class Answers:
         return self.labels(x)
 
 
+Fit = tuple[dict[str, Answers], tuple[int, int]]
+"""What answers for each client, by its name, and the bytes that were sent up and down for it."""
+
+
 # --- alone ----------------------------------------------------------------------------------------------------------
 
 
@@ -92,7 +95,7 @@ class Alone(Checked):
         """What is learned from a client, or asked of it: vectors as float64, shape (n, d), and labels, shape (n,)."""
         return _arrays(client, split)
 
-    def fit_all(self, federation: Federation, seed: int) -> tuple[dict[str, Answers], tuple[int, int]]:
+    def fit_all(self, federation: Federation, seed: int) -> Fit:
         """What answers for each client, by its name, and the bytes that were sent up and down for it: none."""
         return {c.name: self.fit(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
 
@@ -321,7 +324,7 @@ class Pooled(Checked):
         """As of what is pooled."""
         return self.of.arrays(client, split)
 
-    def fit_all(self, federation: Federation, seed: int) -> tuple[dict[str, Answers], tuple[int, int]]:
+    def fit_all(self, federation: Federation, seed: int) -> Fit:
         """What answers for each client, by its name, and the bytes that were sent up and down (see `pool`)."""
         return pool(self, [(group, group) for group in poolable(federation)])
 
@@ -458,13 +461,10 @@ def run(
     scores = check_measure(measure, federation.task)[1]
     begin = time.perf_counter()
     federation = federation.to(torch.float32)  # what the federated methods see
-    models, sent = baseline.fit_all(federation, seed)
-    return run_of(federation, baseline, models, seed, sent, begin, scores)
+    return run_of(federation, baseline, baseline.fit_all(federation, seed), seed, begin, scores)
 
 
-def pool(
-    baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()
-) -> tuple[dict[str, Answers], tuple[int, int]]:
+def pool(baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()) -> Fit:
     """Models of some clients' trials for others.
 
     Parameters
@@ -507,13 +507,7 @@ def _model_bytes(model: Any) -> int:
 
 
 def run_of(
-    federation: Federation,
-    baseline: Any,
-    models: Mapping[str, Answers],
-    seed: int,
-    sent: tuple[int, int],
-    begin: float,
-    scores: Mapping[str, Score] = MappingProxyType({}),
+    federation: Federation, baseline: Any, fit: Fit, seed: int, begin: float, scores: Mapping[str, Score] | None = None
 ) -> Run:
     """The `Run` of models that are fitted.
 
@@ -521,11 +515,9 @@ def run_of(
     ----------
     federation : Federation
     baseline : Alone or Pooled
-    models : dict of str to Answers
-        By the clients' names.
+    fit : tuple
+        What answers for each client, by its name, and the bytes up and down.
     seed : int
-    sent : tuple of int
-        Bytes up and down.
     begin : float
         `time.perf_counter` when fitting began, s.
     scores : dict of str to Score
@@ -535,7 +527,8 @@ def run_of(
     -------
     Run
     """
-    task, arrays = federation.task, baseline.arrays
+    models, (up, down) = fit
+    task, arrays, scores = federation.task, baseline.arrays, scores or {}
     metrics = METRICS[task]
 
     def answers(split: str) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
@@ -547,7 +540,6 @@ def run_of(
     train, final = (evaluation.summarise(*each, task) for each in (answers("train"), test))
     scored = _scored(federation, baseline, models, scores)
     final |= measures.spread(scored, scores, np.zeros(len(federation), bool))
-    up, down = sent
     seconds = time.perf_counter() - begin
     asked = {name: final[name] for name in scores if name != metrics.main}
     row = [0, train[metrics.main], final.get(metrics.main, math.nan), up, down, seconds]

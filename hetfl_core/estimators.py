@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.baselines import Alone, Answers, Predict
+from hetfl_core.baselines import Alone, Answers, Fit, Predict
 from hetfl_core.federation import Client, Federation, blocks
 from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
@@ -137,7 +137,7 @@ class InOnePlace(PerSite):
                     'others: take the view "common" or "zeros"'
                 )
 
-    def fit_all(self, federation: Federation, seed: int) -> tuple[dict[str, Answers], tuple[int, int]]:
+    def fit_all(self, federation: Federation, seed: int) -> Fit:
         """The same answers for all clients, and the bytes of their rows, which are sent up; what predicts stays."""
         each = [self.arrays(client, "train") for client in federation]
         x = pd.concat([x for x, _ in each]) if isinstance(each[0][0], pd.DataFrame) else np.vstack([x for x, _ in each])

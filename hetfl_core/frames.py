@@ -156,12 +156,7 @@ def _warn_of_marks(features: pd.DataFrame) -> None:
 
 
 def split_arrays(
-    arrays: Any,
-    share: Any,
-    seed: int,
-    task: Kind,
-    rules: Mapping[str, splits.SplitBy] | None = None,
-    prepare: Any = None,
+    arrays: Any, share: Any, seed: int, task: Kind, rules: Mapping[str, splits.SplitBy] | None, prepare: Any
 ) -> tuple[list[Client], list[Any]]:
     """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`.
 

@@ -287,21 +287,14 @@ class Nodes:
     methods : dict of str to Method
     config : dict
         The run config.
-    roster : Roster
-        Grows as clients come.
     say : callable
         Told, in words, who comes, goes and is refused.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        methods: Mapping[str, Method],
-        config: Mapping[str, Any],
-        roster: Roster,
-        say: Callable[[str], None],
+        self, grid: Grid, methods: Mapping[str, Method], config: Mapping[str, Any], say: Callable[[str], None]
     ) -> None:
-        self.grid, self.config, self.roster, self.say = grid, dict(config), roster, say
+        self.grid, self.config, self.roster, self.say = grid, dict(config), Roster(), say
         self.settings = settings_of(config)
         self.patience = checks.number("patience", float(config.get("patience", 600.0)), above=0)
         self.code = {run: code_version(method) for run, method in methods.items()}
@@ -504,7 +497,7 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
     ValueError
         For a config, or a federation, that cannot be run.
     """
-    named, roster = _named(methods), Roster()
+    named = _named(methods)
     folder = Path(str(config["folder"])) if config.get("folder") else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -517,7 +510,7 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
 
     if folder is not None and (folder / AGREED).exists():
         config = {**config, "agreed": json.loads((folder / AGREED).read_text("utf8"))}
-    nodes = Nodes(grid, named, config, roster, say)
+    nodes = Nodes(grid, named, config, say)
     try:
         number = checks.integer("clients", int(config.get("clients", 2)), 1)
         nodes.wait(number)
@@ -525,7 +518,7 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
         if folder is not None and "agreed" in nodes.config:
             write_atomically(folder / AGREED, json.dumps(nodes.config["agreed"], indent=1).encode())
         runs = {
-            run: Coordinator(run, method, nodes.settings, roster, folder and folder / run, say)
+            run: Coordinator(run, method, nodes.settings, nodes.roster, folder and folder / run, say)
             for run, method in named.items()
         }
         results = share_messages({run: one.steps() for run, one in runs.items()}, nodes.exchange)

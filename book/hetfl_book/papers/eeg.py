@@ -257,8 +257,8 @@ def join(
     everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
     names, old = ([client.name for client in some] for some in (new, members))
     shares = [_share_of(everyone, old, name, untrained) for name in names]
-    models, sent = baselines.pool(baseline, shares, names if untrained else ())
-    found = baselines.run_of(newcomers(members, everyone.subset(names).clients), baseline, models, seed, sent, begin)
+    fit = baselines.pool(baseline, shares, names if untrained else ())
+    found = baselines.run_of(newcomers(members, everyone.subset(names).clients), baseline, fit, seed, begin)
     if untrained:
         found.per_client["n_train"] = 0
     return found
