@@ -20,7 +20,6 @@ Missing = Annotated[list[str] | None, typer.Option(help="What stands for a gap: 
 Absent = Annotated[float, typer.Option(help="A site lacks a column of which more than this share is missing.")]
 Gaps = Annotated[str, typer.Option(help="What fills a gap: median, most_frequent, indicator or refuse.")]
 Group = Annotated[str | None, typer.Option(help="Column whose equal values stay together, such as the patient.")]
-Time = Annotated[str | None, typer.Option(help="Column by which the latest rows are for testing.")]
 Sep = Annotated[str, typer.Option(help="What is between the fields of a file.")]
 Decimal = Annotated[str, typer.Option(help="What is before the decimals of its numbers.")]
 Encoding = Annotated[str, typer.Option(help="How its texts are written.")]
@@ -47,7 +46,7 @@ def compare_(
     absent_above: Absent = 0.6,
     gaps: Gaps = "median",
     group: Group = None,
-    time: Time = None,
+    time: Annotated[str | None, typer.Option(help="Column by which the latest rows are for testing.")] = None,
     sep: Sep = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "UTF-8",

@@ -447,12 +447,6 @@ def _features(who: str, columns: pd.DataFrame, prepare: Any) -> pd.DataFrame:
     return own.astype(float)
 
 
-def _order(labels: Any) -> tuple[Any, ...] | None:
-    """All values of ordered categories in their order; None where labels are no such categories."""
-    kind = getattr(labels, "dtype", None)
-    return tuple(kind.categories) if isinstance(kind, pd.CategoricalDtype) and kind.ordered else None
-
-
 # --- arrays and labels ----------------------------------------------------------------------------------------------
 
 
@@ -471,7 +465,9 @@ def _part(who: str, pair: Any) -> Part:
     if lost := int(pd.isna(y).sum()):
         raise ValueError(f"client {who!r}: y must have no gaps, got {lost} missing labels")
     features = [str(column) for column in pair[0].columns] if isinstance(pair[0], pd.DataFrame) else None
-    return Part(x, y, features, _order(pair[1]))
+    kind = getattr(pair[1], "dtype", None)
+    ordered = isinstance(kind, pd.CategoricalDtype) and kind.ordered
+    return Part(x, y, features, tuple(kind.categories) if ordered else None)
 
 
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from inspect import signature
+from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib.pyplot as plt
@@ -41,29 +42,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 """One for each client, beside its colour; the last one is that of anchors."""
 
-STYLE: Any = {
-    "figure.figsize": (6.2, 4.0),
-    "figure.dpi": 110,
-    "savefig.bbox": "tight",
-    "figure.constrained_layout.use": True,
-    "font.size": 12,
-    "axes.titlesize": 13,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "lines.linewidth": 2.0,
-    "lines.markersize": 6,
-    "axes.prop_cycle": plt.cycler(color=COLOURS),
-    "svg.hashsalt": "hetfl",
-}
+STYLE: Any = [Path(__file__).with_name("plots.mplstyle"), {"axes.prop_cycle": plt.cycler(color=COLOURS)}]
 
 
 def use_style() -> None:
     """Make the house style the default of this session (a notebook's first cell)."""
-    plt.rcParams.update(STYLE)
+    plt.style.use(STYLE)
 
 
 def style() -> AbstractContextManager[None]:
@@ -73,7 +57,7 @@ def style() -> AbstractContextManager[None]:
     -------
     context manager
     """
-    return plt.rc_context(STYLE)
+    return plt.style.context(STYLE)
 
 
 def _axes(ax: Axes | None, **figure: Any) -> Axes:

@@ -268,7 +268,6 @@ _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("True or False", lambda value: isinstance(value, bool | np.bool_) or (_is_int(value) and value in (0, 1))),
     str: ("text", lambda value: isinstance(value, str)),
     Any: ("anything", lambda value: True),
-    None: ("None", lambda value: value is None),
     type(None): ("None", lambda value: value is None),
 }
 """Simple types: what is said of them, and what goes with them."""

@@ -760,17 +760,23 @@ def test_a_round_without_any_upload_ends_the_run():
 # --- a client's own side --------------------------------------------------------------------------------------------
 
 
+def do(site, task, store):
+    """Have a client work, and keep what it then remembers."""
+    _, memory = site.work(task, store.load())
+    store.save(memory)
+
+
 def test_a_folder_of_other_data_is_refused(tmp_path):
     method = Local(SMALL, local_epochs=1)
     sites = [Site(client, method, RunSettings(5), 2) for client in ragged(2)]
     store = FileStore(tmp_path, sites[0].identity("run"))
-    sites[0].do(Task("start", 0, {}), store)
+    do(sites[0], Task("start", 0, {}), store)
     with pytest.raises(SiteError, match="belongs to a run with other settings or data"):
-        sites[1].do(Task("round", 0, {}), FileStore(tmp_path, sites[1].identity("run")))
-    sites[0].do(Task("round", 0, {}), store)
-    sites[0].do(Task("round", 1, {}), store)
+        do(sites[1], Task("round", 0, {}), FileStore(tmp_path, sites[1].identity("run")))
+    do(sites[0], Task("round", 0, {}), store)
+    do(sites[0], Task("round", 1, {}), store)
     with pytest.raises(SiteError, match=r"asked for round 0 .*but has already gone through round 1"):
-        sites[0].do(Task("round", 0, {}), store)
+        do(sites[0], Task("round", 0, {}), store)
 
 
 @pytest.mark.parametrize(

@@ -360,6 +360,7 @@ def inputs_digest() -> str:
     digest = hashlib.sha256((data_at_hand() + repr(numerics.hold(environment=os.environ)) + KERNEL).encode())
     files = [
         *ROOT.glob("hetfl_core/**/*.py"),
+        *ROOT.glob("hetfl_core/*.mplstyle"),
         *ROOT.glob("book/hetfl_book/**/*.py"),
         *ROOT.glob("data/**/*.*"),
         ROOT / "constraints.txt",

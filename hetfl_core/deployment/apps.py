@@ -207,7 +207,9 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
             if "state" in context.node_config:
                 folder = Path(str(context.node_config["state"])) / _as_folder(site.spec.name) / run
                 store = FileStore(folder, site.identity(run))
-            replies[run] = site.do(task, store)
+            replies[run], memory = site.work(task, store.load())
+            if memory is not None:
+                store.save(memory)
             if site.last is not None and isinstance(store, FileStore):
                 save_model(store.folder, *site.last, site.spec.features)
         except Exception as error:  # told to the server, which goes on without this client

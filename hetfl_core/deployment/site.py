@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -190,16 +190,6 @@ class Memory:
         )
 
 
-class Store(Protocol):
-    """Where a client's memory of one run lies."""
-
-    def load(self) -> Memory | None:
-        """The memory that was saved last, None where there is none."""
-
-    def save(self, memory: Memory) -> None:
-        """Save a memory in the place of the last one."""
-
-
 class FileStore:
     """A folder of the client's own, which survives the end of any process.
 
@@ -303,13 +293,6 @@ class Site:
             "data": self.federation.fingerprint(),
         }
         return checkpoints.Identity(settings, self.method)
-
-    def do(self, task: Task, store: Store) -> Reply:
-        """Do a task, and save what the client then keeps (see `work`)."""
-        reply, memory = self.work(task, store.load())
-        if memory is not None:
-            store.save(memory)
-        return reply
 
     def work(self, task: Task, memory: Memory | None) -> tuple[Reply, Memory | None]:
         """The reply of a client that remembers this, and what it then remembers, where that is something else.

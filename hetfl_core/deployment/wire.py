@@ -199,7 +199,7 @@ class ContextStore:
         self.state, self.run = state, run
 
     def load(self) -> Memory | None:
-        """The memory in the node's state, None where there is none (`hetfl_core.deployment.site.Store`)."""
+        """The memory in the node's state, None where there is none (as in `site.FileStore`)."""
         if f"{self.run}{SEPARATOR}last" not in self.state:
             return None
         last: Any = self.state[f"{self.run}{SEPARATOR}last"]

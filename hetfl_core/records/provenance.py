@@ -28,21 +28,18 @@ def environment() -> dict[str, Any]:
         the commit is ``"unknown"`` and `dirty` None; the environment variable ``HETFL_COMMIT`` (as from ``git describe
         --always --dirty --abbrev=40``) then says it for a copy of the code.
     """
+    import torch
+
     commit, dirty = code_revision()
-    made = {"versions": _versions(), "hardware": _hardware(), "numerics": numerics.in_effect()}
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    hardware = {"cpu": _cpu_model(), "cores": usable_cores(), "threads": torch.get_num_threads(), "gpu": gpu}
+    made = {"versions": _versions(), "hardware": hardware, "numerics": numerics.in_effect()}
     return {**made, "commit": commit, "dirty": dirty}
 
 
 @cache
 def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **numerics.versions(*PACKAGES)}
-
-
-def _hardware() -> dict[str, Any]:
-    import torch
-
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    return {"cpu": _cpu_model(), "cores": usable_cores(), "threads": torch.get_num_threads(), "gpu": gpu}
 
 
 @cache
