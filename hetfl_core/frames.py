@@ -466,8 +466,8 @@ def _part(who: str, pair: Any) -> Part:
         raise ValueError(f"client {who!r}: y must have no gaps, got {lost} missing labels")
     features = [str(column) for column in pair[0].columns] if isinstance(pair[0], pd.DataFrame) else None
     kind = getattr(pair[1], "dtype", None)
-    ordered = isinstance(kind, pd.CategoricalDtype) and kind.ordered
-    return Part(x, y, features, tuple(kind.categories) if ordered else None)
+    order = tuple(kind.categories) if isinstance(kind, pd.CategoricalDtype) and kind.ordered else None
+    return Part(x, y, features, order)
 
 
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:
