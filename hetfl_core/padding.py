@@ -64,5 +64,11 @@ def pad_stack(tensors: Sequence[Tensor]) -> Tensor:
     -------
     Tensor
     """
+    first = tensors[0]
+    if all(t.shape == first.shape for t in tensors):
+        return torch.stack(list(tensors))
     shape = [max(sizes) for sizes in zip(*(t.shape for t in tensors), strict=True)]
-    return torch.stack([pad(tensor, shape) for tensor in tensors])
+    out = first.new_zeros((len(tensors), *shape))
+    for row, tensor in zip(out, tensors, strict=True):
+        row[tuple(slice(size) for size in tensor.shape)] = tensor
+    return out
