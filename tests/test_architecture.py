@@ -60,7 +60,7 @@ CATALOGUE = {"hetfl_core": {"methods", "datasets"}, "hetfl_book": {"papers", "da
 """Rooms that an entry adds to (a method, a data set, an experiment): nothing else has to be touched for it, no limit
 either."""
 
-MOST_CODE = {"hetfl_core": 12_010, "hetfl_book": 6_800}
+MOST_CODE = {"hetfl_core": 12_010, "hetfl_book": 6_810}
 """Lines of code of a package (`code_lines`) without its catalogue: the house that carries every entry."""
 
 packages = pytest.mark.parametrize("package", LEVELS)

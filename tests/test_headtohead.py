@@ -511,6 +511,17 @@ def test_wilcoxon_is_exact_and_corrected() -> None:
     assert math.isnan(across.wilcoxon(values).loc["B", "p"])
 
 
+def test_both_tests_stand_side_by_side() -> None:
+    """A method that diverged somewhere has no figure of either; an equal one is practically the same."""
+    values = pd.DataFrame({ALONE: [0.0] * 6, "up": [3.0] * 6, "same": [0.0] * 6, "lost": [9.0] * 5 + [math.nan]})
+    table = across.against(values)
+    assert table.index.tolist() == ["up", "same", "lost"]
+    assert table.loc["up", ["wins", "p"]].tolist() == [6, across.wilcoxon(values).loc["up", "p"]]
+    assert table.loc["up", "better"] == across.signed_rank([3.0] * 6).better
+    assert table.loc["same", ["p", "same"]].tolist() == [1, 1]
+    assert table.loc["lost", ["p", "better", "same", "worse"]].isna().all()
+
+
 def test_the_signed_rank_test_by_its_closed_form() -> None:
     """One difference beyond the region: only the pair of made-up ones lies within, and w₀ ~ Beta(1/2, 1)."""
     within = 1 - 0.5**0.25  # the share w₀² is larger than a half where w₀ > √½

@@ -10,7 +10,7 @@ References
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
@@ -161,3 +161,23 @@ def signed_rank(gaps: ArrayLike, rope: float = ROPE, prior: float = 0.5, draws: 
     most = np.stack([left, 1 - left - right, right]).argmax(0)
     worse, same, better = np.bincount(most, minlength=3) / draws
     return Beliefs(float(worse), float(same), float(better))
+
+
+def against(values: pd.DataFrame, base: str = ALONE) -> pd.DataFrame:
+    """Each method against one of them by both tests: the table of `wilcoxon`, and the `Beliefs` of `signed_rank`.
+
+    Parameters
+    ----------
+    values : DataFrame, federations × methods
+        More is better.
+    base : str
+
+    Returns
+    -------
+    DataFrame
+        By method, the largest median difference first, those that have none last.
+    """
+    gaps = values.drop(columns=base).sub(values[base], axis=0).dropna(axis=1)
+    beliefs = {method: asdict(signed_rank(gaps[method])) for method in gaps}
+    both = wilcoxon(values, base).join(pd.DataFrame.from_dict(beliefs, orient="index"))
+    return both.sort_values("median", ascending=False, kind="stable")
