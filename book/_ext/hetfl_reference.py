@@ -131,13 +131,13 @@ def module_page(module: ModuleType) -> str:
     rest = [(name, directive, n) for directive, n in members(module) if (name, n) not in places]
     lines = [f".. automodule:: {name}", "", *table_of(name, table), *in_full(offered)]
     page = [f"# {short(module)}", "", "```{eval-rst}", *lines, "```", ""]
-    if not offers(module):
-        page = ["---", "orphan: true", "---", "", *page[:2], UP, *page[1:]]
     if rest and table:
         page += ["## Behind the room", "", "What it is made of, and free to move.", ""]
         page += ["```{eval-rst}", *table_of(name, rest), *in_full(rest), "```", ""]
     elif rest:
         page[-2:-2] = [*table_of(name, rest), *in_full(rest)]
+    if not offers(module):
+        page = ["---", "orphan: true", "---", "", *page, UP, ""]
     return "\n".join(page)
 
 

@@ -208,6 +208,7 @@ def best(rows: pd.DataFrame, among: Iterable[str], metric: str = "accuracy") -> 
     DataFrame
         Columns as `means`, one row, or none.
     """
+    checks.frame("rows", rows, "method")
     found = means(rows[rows["method"].isin(checks.names("among", among))], (), metric)
     return found.sort_values("mean", ascending=False, kind="stable", ignore_index=True).head(1)
 
