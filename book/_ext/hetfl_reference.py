@@ -87,7 +87,7 @@ def place(module: ModuleType) -> str:
     return f"api/generated/{'' if offers(module) else 'behind/'}{module.__name__}"
 
 
-UP = "How it is done, and free to move: behind what the [API reference](../../../api.md) offers."
+UP = "Behind the rooms of the [API reference](../../../api.md)."
 
 OPTIONS = {"autoclass": ["   :members:"], "autodata": ["   :no-value:"]}
 
@@ -137,7 +137,7 @@ def module_page(module: ModuleType) -> str:
     elif rest:
         page[-2:-2] = [*table_of(name, rest), *in_full(rest)]
     if not offers(module):
-        page = ["---", "orphan: true", "---", "", *page, UP, ""]
+        page = ["---", "orphan: true", "---", "", *page[:2], UP, *page[1:]]
     return "\n".join(page)
 
 
