@@ -71,34 +71,6 @@ def friedman(values: pd.DataFrame) -> float:
     return float(stats.friedmanchisquare(*ranks(values).to_numpy().T).pvalue)
 
 
-def wilcoxon(values: pd.DataFrame, base: str = ALONE) -> pd.DataFrame:
-    """Each method against one of them over federations: Wilcoxon's signed-rank test, corrected by Holm's rule.
-
-    Parameters
-    ----------
-    values : DataFrame, federations × methods
-        More is better.
-    base : str
-
-    Returns
-    -------
-    DataFrame
-        By method: ``median`` of the differences, ``wins`` of the method, ``p`` and ``p_holm``. A method without a
-        figure somewhere has none here.
-    """
-    from scipy import stats
-
-    rows = {}
-    for method in values.columns.drop(base):
-        gaps = (values[method] - values[base]).to_numpy()
-        p = 1.0 if not np.any(gaps) else math.nan
-        if np.any(gaps) and np.isfinite(gaps).all():
-            p = float(stats.wilcoxon(gaps).pvalue)
-        rows[method] = {"median": float(np.median(gaps)), "wins": int((gaps > 0).sum()), "p": p}
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=["median", "wins", "p"])
-    return table.assign(p_holm=holm(table["p"]) if len(table) else [])
-
-
 def critical_difference(n_methods: int, n_federations: int, alpha: float = 0.05) -> float:
     """Difference of two mean ranks from which on Nemenyi's test calls them different ([1]_, Section 3.2.2).
 
@@ -164,7 +136,7 @@ def signed_rank(gaps: ArrayLike, rope: float = ROPE, prior: float = 0.5, draws: 
 
 
 def against(values: pd.DataFrame, base: str = ALONE) -> pd.DataFrame:
-    """Each method against one of them by both tests: the table of `wilcoxon`, and the `Beliefs` of `signed_rank`.
+    """Each method against one of them over federations: Wilcoxon's signed-rank test, and the Bayesian one.
 
     Parameters
     ----------
@@ -175,9 +147,19 @@ def against(values: pd.DataFrame, base: str = ALONE) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        By method, the largest median difference first, those that have none last.
+        By method, the largest median first: ``median`` of the differences, ``wins`` of the method, ``p`` and, by Holm's
+        rule, ``p_holm``; ``worse``, ``same`` and ``better``, the `Beliefs`. A method without a figure somewhere has
+        none here, and stands last.
     """
-    gaps = values.drop(columns=base).sub(values[base], axis=0).dropna(axis=1)
-    beliefs = {method: asdict(signed_rank(gaps[method])) for method in gaps}
-    both = wilcoxon(values, base).join(pd.DataFrame.from_dict(beliefs, orient="index"))
-    return both.sort_values("median", ascending=False, kind="stable")
+    from scipy import stats
+
+    rows = {}
+    for method in values.columns.drop(base):
+        gaps = (values[method] - values[base]).to_numpy()
+        rows[method] = {"median": float(np.median(gaps)), "wins": int((gaps > 0).sum()), "p": math.nan}
+        if np.isfinite(gaps).all():
+            rows[method]["p"] = float(stats.wilcoxon(gaps).pvalue) if np.any(gaps) else 1.0
+            rows[method] |= asdict(signed_rank(gaps))
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=["median", "wins", "p", "worse", "same", "better"])
+    table = table.assign(p_holm=holm(table["p"]) if len(table) else [])
+    return table.sort_values("median", ascending=False, kind="stable")
