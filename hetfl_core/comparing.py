@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from hetfl_core import baselines, checks
+from hetfl_core import baselines, checks, splits
+from hetfl_core.clients import Client, Kind, altered
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Function, check_measure
 from hetfl_core.engine.options import with_networks
@@ -24,15 +25,22 @@ from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate, simulate_seeds
 from hetfl_core.engine.together import together
 from hetfl_core.engine.trainer import choose_device
-from hetfl_core.estimators import as_baseline
-from hetfl_core.federation import Federation
-from hetfl_core.methods import Method
+from hetfl_core.estimators import InOnePlace, as_baseline
+from hetfl_core.federation import Federation, map_blocks
+from hetfl_core.methods import Local, Method
 from hetfl_core.parallel import in_order
 from hetfl_core.records import to_percent
+from hetfl_core.rng import numpy_stream
 from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
 from hetfl_core.views import VIEWS, method_and_view, view_of
 
 ROUNDS = 50
+
+BEST_ALONE, BEST_TOGETHER = "best alone", "best together"
+"""Rows of a comparison that are chosen, seed by seed, among its methods."""
+
+CUT = 0.3
+"""Share of the training rows that are cut off for this choice."""
 
 K = TypeVar("K")
 
@@ -70,7 +78,12 @@ def compare(
     rounds : int
         Communication rounds of every run.
     base : str, optional
-        The method that the others are compared with; by default the last one.
+        The method that the others are compared with; by default the last one. ``"best alone"`` asks whether learning
+        together pays: the base is the best way to stay alone, which is chosen seed by seed among those of `methods` in
+        which nothing leaves a client (`Local`, estimators, `hetfl_core.baselines.LDA` and `MDM`), by the metric on rows
+        that are cut from the training rows (`held_out`). A row ``"best together"`` is the best federated method, chosen
+        likewise: what beats a single weak way to stay alone may still lose to another. Such a table takes about twice
+        the time.
     metric : str, callable or sequence of such, optional
         An entry of `Run.final`; by default the accuracy, or the mean squared error of a regression. What a run has to
         be asked for, it is asked for: ``"auc"``, and with it ``"auc_sd"``, the spread over clients, and
@@ -95,7 +108,9 @@ def compare(
         `base`, times metrics); ``seeds``, the number that counts: every one, but that runs which draw no random number
         (most baselines and estimators) count once for the same data; ``diverged``, how many runs diverged. Where a run
         has no figure, as one that diverged, there is no mean and no difference: NaN, for the mean of the others would
-        flatter. The row of `base` has no difference. ``attrs["together"]`` names, for each method whose runs were
+        flatter. The row of `base` has no difference. The row ``"best together"``, where there is one, answers one
+        question, so that its ``p_holm`` is its ``p``, and ``attrs["chosen"]`` has, by row (of several metrics by metric
+        and row), what was chosen for each seed. ``attrs["together"]`` names, for each method whose runs were
         trained together, the seeds that were: see the notes. ``attrs["ratio"]`` is 0, or, where the data are splits of
         the same rows, how many test rows they have for each training row.
 
@@ -115,6 +130,7 @@ def compare(
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base)
+    rivals = _rivals(methods) if base == BEST_ALONE and base not in methods else {}
     checks.jobs(n_jobs)
     several = isinstance(metric, list | tuple)
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
@@ -125,13 +141,18 @@ def compare(
     options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
     if options.get("on_round") is None and options.get("checkpoint") is None:
         options.setdefault("evaluate_every", rounds)
-    call = _Comparison(federation, methods, views, wanted, options)
+    call = _Comparison(federation, methods, views, wanted, options, rivals)
     found: dict[str, dict[str, dict[int, _Result]]] = {}
+    inner: dict[str, dict[str, dict[int, float]]] = {}
     grouped: dict[str, list[list[int]]] = {}
     data: dict[int, str] = {}
     rows: dict[str, float] = {}
-    for name, seeds_of, made in call.runs(numbers, call.most(numbers[0]), n_jobs, progress, "compare"):
+    for (name, cut), seeds_of, made in call.runs(numbers, call.most(numbers[0]), n_jobs, progress, "compare"):
         for seed, one in made.items():
+            if cut:
+                for key, result in one.figures.items():
+                    inner.setdefault(key, {}).setdefault(name, {})[seed] = result.value
+                continue
             rows[one.rows] = one.ratio
             if data.setdefault(seed, one.mark) != one.mark:
                 raise ValueError(
@@ -141,17 +162,109 @@ def compare(
                 )
             for key, result in one.figures.items():
                 found.setdefault(key, {}).setdefault(name, {})[seed] = result
-        if any(one.together for one in made.values()):
+        if not cut and any(one.together for one in made.values()):
             grouped.setdefault(name, []).append(list(seeds_of))
+    directions = _directions(call.data(numbers[0]), rivals)
     call.forget()
     _SAID.clear()
+    chosen: dict[str, dict[str, dict[int, str]]] = {}
+    for key, mine in found.items():
+        for row, names in rivals.items():
+            picked = {seed: _best(inner.get(key, {}), names, seed, directions[key]) for seed in numbers}
+            chosen.setdefault(key, {})[row] = picked
+            mine[row] = {seed: mine[name][seed] for seed, name in picked.items()}
     ratio = next(iter(rows.values())) if len(rows) == 1 and "" not in rows and len({*data.values()}) > 1 else 0.0
     table = pd.concat({metric: _table(mine, base, ratio) for metric, mine in found.items()}, names=["metric"])
-    others = table.index.get_level_values("method") != base
+    rows_of = table.index.get_level_values("method")
+    others = (rows_of != base) & ~((rows_of == BEST_TOGETHER) & (BEST_TOGETHER in rivals))
     table.loc[others, "p_holm"] = corrected(table[others])["p_holm"]
+    table["p_holm"] = table["p_holm"].fillna(table["p"].where(~others))
     table = table if several else table.droplevel("metric")
     table.attrs |= {"together": grouped, "ratio": ratio}
+    if rivals:
+        table.attrs["chosen"] = chosen if several else next(iter(chosen.values()))
     return table
+
+
+def stays_alone(method: Any) -> bool:
+    """Whether nothing leaves a client that learns in this way.
+
+    Parameters
+    ----------
+    method : Method, estimator of scikit-learn or baseline
+    """
+    one = as_baseline(method)
+    return isinstance(one, Local | baselines.Alone) and not isinstance(one, InOnePlace)
+
+
+def _rivals(methods: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By the row that is chosen among them, the ways to stay alone and the federated methods."""
+    alone = [name for name, method in methods.items() if stays_alone(method)]
+    together = [name for name, method in methods.items() if isinstance(method, Method) and name not in alone]
+    if not alone:
+        raise ValueError(
+            f"base={BEST_ALONE!r} takes at least one method in which nothing leaves a client, such as Local() or "
+            f"LogisticRegression(), got {list(methods)}"
+        )
+    if BEST_TOGETHER in methods:
+        raise ValueError(
+            f"methods: with base={BEST_ALONE!r} a row {BEST_TOGETHER!r} is made, so none may have the name"
+        )
+    return {BEST_ALONE: alone} | ({BEST_TOGETHER: together} if together else {})
+
+
+def _directions(data: _Data, rivals: Mapping[str, Any]) -> dict[str, float]:
+    """1 where more of a metric is better, -1 where less is: what is chosen by must have a direction."""
+    found: dict[str, float] = {}
+    for name, metric in zip(data.names, data.metrics, strict=True) if rivals else ():
+        scores = check_measure([metric], data.task)[1] if callable(metric) or metric in MEASURES[data.task] else {}
+        if name not in scores:
+            known = list(MEASURES[data.task])
+            raise ValueError(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
+        found[name] = 1.0 if scores[name].greater_is_better else -1.0
+    return found
+
+
+def _best(inner: Mapping[str, Mapping[int, float]], names: Sequence[str], seed: int, sign: float) -> str:
+    """Of some methods the one with the best figure on the rows that were cut off; of equally good ones the first."""
+    known = {name: sign * inner[name][seed] for name in names if len(names) > 1}
+    finite = {name: value for name, value in known.items() if math.isfinite(value)}
+    return max(finite, key=finite.__getitem__) if finite else names[0]
+
+
+def held_out(federation: Federation, share: float, seed: int) -> Federation:
+    """The same clients with some of their training rows in the place of their test rows, which are gone.
+
+    Parameters
+    ----------
+    federation : Federation
+    share : float
+        Of each client's training rows, in (0, 1). Classes are split in this proportion; one of a single row stays.
+    seed : int
+        Of the cut.
+
+    Returns
+    -------
+    Federation
+        Its name ends in ``", validation"``, and ``info["held_out"]`` is the share.
+    """
+    checks.instance("federation", federation, Federation)
+    checks.fraction("share", share, "(0, 1)")
+    checks.seed(seed)
+
+    def cut(client: Client) -> Client:
+        y = client.y_train.numpy()
+        groups = y if federation.task == "classification" else np.zeros(len(y), int)
+        rng = numpy_stream(seed, client.name, 0, "validation rows")
+        places = splits.in_proportion(groups, share, rng, federation.task)
+        parts = [np.sort(rows) for rows in places or splits.but_one_of_each(groups, share, rng)]
+        x = [map_blocks(lambda t, rows=rows: t[rows], client.x_train) for rows in parts]  # type: ignore[misc]
+        y_train, y_test = (client.y_train[rows] for rows in parts)
+        return altered(client, x_train=x[0], y_train=y_train, x_test=x[1], y_test=y_test)
+
+    info = {**federation.info, "held_out": share}
+    clients, name = tuple(map(cut, federation)), f"{federation.name}, validation"
+    return altered(federation, clients=clients, name=name, info=info, x_test=None, y_test=None)
 
 
 @dataclass(frozen=True)
@@ -206,26 +319,40 @@ _DATA: dict[tuple[str, int], Any] = {}
 """What was made of some seeds in this process."""
 
 
+class _Key(NamedTuple):
+    """What is run: a method, by its name, on test rows or on rows that are cut from the training rows."""
+
+    name: str
+    cut: bool = False
+
+
 @dataclass(frozen=True)
 class _Comparison(Study):
-    """What is compared; its keys are the names of the methods."""
+    """What is compared, by `_Key`; `rivals` are the methods between which something is chosen."""
 
     federation: Federation | Callable[[int], Federation]
     methods: Mapping[str, Any]
     views: Mapping[str, Any]
     wanted: Sequence[Any]
     options: Mapping[str, Any]
+    rivals: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def most(self, seed: int) -> dict[str, int]:
+    def most(self, seed: int) -> dict[_Key, int]:
         """How many runs of each method are made at once, by the data of a seed."""
         seen = self.data(seed).seen
-        return {name: most(seen[name], method, **self.options) for name, method in self.methods.items()}
+        found = {_Key(name): most(seen[name], method, **self.options) for name, method in self.methods.items()}
+        several = [name for names in self.rivals.values() if len(names) > 1 for name in names]
+        return found | {_Key(name, cut=True): found[_Key(name)] for name in several}
 
-    def piece(self, seeds: Sequence[int], name: str) -> dict[int, _Made]:
+    def piece(self, seeds: Sequence[int], key: _Key) -> dict[int, _Made]:
         """What comes of the runs of one method with these seeds."""
-        data = {seed: self.data(seed) for seed in seeds}
+        data, name = {seed: self.data(seed) for seed in seeds}, key.name
         seen = {seed: one.seen[name] for seed, one in data.items()}
-        runs = runs_of(seen, name, self.methods[name], **{**self.options, "measure": data[seeds[0]].asked})
+        options = {**self.options, "measure": data[seeds[0]].asked}
+        if key.cut:
+            seen = {seed: held_out(one, CUT, seed) for seed, one in seen.items()}
+            options |= {"checkpoint": None, "on_round": None}
+        runs = runs_of(seen, name, self.methods[name], **options)
         return {
             seed: _Made(
                 {metric: _result(run, name, metric) for metric in data[seed].names},
@@ -247,7 +374,10 @@ class _Comparison(Study):
             _check_runs(seen[name], method, data)
         mark = data.fingerprint() if callable(self.federation) else ""
         share = data.info.get("settings", {}).get("test_size", 0.0)  # fewer rows may be trained on than were drawn
-        return _Data(names, asked, seen, mark, data.info.get("rows", ""), share / (1 - share))
+        metrics = [METRICS[data.task].main if metric is None else metric for metric in self.wanted]
+        made = _Data(names, asked, seen, mark, data.info.get("rows", ""), share / (1 - share), metrics, data.task)
+        _directions(made, self.rivals)
+        return made
 
     def _federation(self, seed: int) -> Federation:
         """The federation of a seed; what is said of several seeds alike is said once."""
@@ -263,9 +393,9 @@ class _Comparison(Study):
 
 
 class _Data(NamedTuple):
-    """Metrics, what is measured for them, what each method sees, the fingerprint of the data; what they are a split of.
+    """Names of metrics, what is measured for them, what each method sees, the fingerprint of the data, their rows.
 
-    `ratio` is the number of test rows for each training row.
+    `rows` is what they are a split of, `ratio` the number of test rows for each training row; `metrics` are as asked.
     """
 
     names: list[str]
@@ -274,6 +404,8 @@ class _Data(NamedTuple):
     mark: str
     rows: str
     ratio: float
+    metrics: list[Any]
+    task: Kind
 
 
 class _Made(NamedTuple):
@@ -321,6 +453,8 @@ def _check(methods: Mapping[str, Any], base: str | None) -> str:
     if not isinstance(methods, Mapping) or len(methods) < 2:
         raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
     base = list(methods)[-1] if base is None else base
+    if base == BEST_ALONE:
+        return base
     return checks.choice("base", base, list(methods))
 
 

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetfl_core import baselines, checks, splits
-from hetfl_core.clients import Client, altered
-from hetfl_core.comparing import ROUNDS, Study, most, runs_of, split_views
+from hetfl_core import baselines, checks
+from hetfl_core.comparing import ROUNDS, Study, held_out, most, runs_of, split_views
 from hetfl_core.engine.measures import Function, check_measure
 from hetfl_core.estimators import PerSite, as_baseline
-from hetfl_core.federation import Federation, map_blocks
+from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
-from hetfl_core.rng import numpy_stream
 from hetfl_core.views import view_of
 
 SEEDS = (1_000_000, 1_000_001)
@@ -129,41 +127,6 @@ def tune(
     table["chosen"] = np.arange(len(tried)) == best
     own, seen, _ = tried[best]
     return Tuned(own if seen == "own" else (own, seen), settings[best], table, _edges(settings, settings[best]))
-
-
-def held_out(federation: Federation, share: float, seed: int) -> Federation:
-    """The same clients with some of their training rows in the place of their test rows, which are gone.
-
-    Parameters
-    ----------
-    federation : Federation
-    share : float
-        Of each client's training rows, in (0, 1). Classes are split in this proportion; one of a single row stays.
-    seed : int
-        Of the cut.
-
-    Returns
-    -------
-    Federation
-        Its name ends in ``", validation"``, and ``info["held_out"]`` is the share.
-    """
-    checks.instance("federation", federation, Federation)
-    checks.fraction("share", share, "(0, 1)")
-    checks.seed(seed)
-
-    def cut(client: Client) -> Client:
-        y = client.y_train.numpy()
-        groups = y if federation.task == "classification" else np.zeros(len(y), int)
-        rng = numpy_stream(seed, client.name, 0, "validation rows")
-        places = splits.in_proportion(groups, share, rng, federation.task)
-        parts = [np.sort(rows) for rows in places or splits.but_one_of_each(groups, share, rng)]
-        x = [map_blocks(lambda t, rows=rows: t[rows], client.x_train) for rows in parts]  # type: ignore[misc]
-        y_train, y_test = (client.y_train[rows] for rows in parts)
-        return altered(client, x_train=x[0], y_train=y_train, x_test=x[1], y_test=y_test)
-
-    info = {**federation.info, "held_out": share}
-    clients, name = tuple(map(cut, federation)), f"{federation.name}, validation"
-    return altered(federation, clients=clients, name=name, info=info, x_test=None, y_test=None)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 from small import ragged
 
 from hetfl_core import Federation, Preparation, baselines, compare, comparing, simulate
@@ -14,6 +16,7 @@ from hetfl_core.baselines import LDA, LR
 from hetfl_core.datasets import heart, toy
 from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.run import figures
+from hetfl_core.estimators import InOnePlace, as_baseline
 from hetfl_core.federation import FederationWarning
 from hetfl_core.frames import rows_digest
 from hetfl_core.methods import FedAvg, HetFedRep, LateFusion, Local
@@ -313,3 +316,78 @@ def test_runs_apart_have_the_view_that_they_are_given():
     assert runs["A"].final["accuracy"] == own.final["accuracy"]
     with pytest.raises(ValueError, match="method must be a method or a pair"):
         simulate_apart(hospitals, (FedAvg(NET), "common", "own"), seeds=[0])
+
+
+def crossed(seed: int, n: int = 120) -> Federation:
+    """Two clients whose class is the sign of a product, which a tree finds and a line does not."""
+    rng = np.random.default_rng([7, seed])
+    sites = {}
+    for name in "ab":
+        x = rng.normal(size=(n, 3))
+        sites[name] = (x, (x[:, 0] * x[:, 1] > 0).astype(int))
+    return Federation.from_arrays(sites, seed=seed)
+
+
+def test_learning_together_is_compared_with_the_best_way_to_stay_alone():
+    """By hand: each way on rows cut from the training rows, the best one taken, and its figure on the test rows."""
+    methods = {
+        "regression": LogisticRegression(),
+        "trees": GradientBoostingClassifier(n_estimators=20),
+        "one lr": FedAvg(Model(MLP((4,), 4)), local_epochs=1),
+        "another": FedAvg(Model(MLP((4,), 4)), local_epochs=1, lr=0.05),
+        "pooled": InOnePlace(LogisticRegression()),
+    }
+    table = compare(crossed, methods, seeds=3, base="best alone", **QUICK)
+    assert [*table.index] == [*methods, "best alone", "best together"]
+    gaps = []
+    chosen = table.attrs["chosen"]
+    for seed in range(3):
+        fed, cut = crossed(seed), comparing.held_out(crossed(seed), comparing.CUT, seed)
+        figure, before = {}, {}
+        for name, method in methods.items():
+            if isinstance(method, FedAvg):
+                some = [simulate(one, method, seed=seed, **QUICK).final["accuracy"] for one in (fed, cut)]
+            else:
+                some = [baselines.run(one, as_baseline(method), seed=seed).final["accuracy"] for one in (fed, cut)]
+            figure[name], before[name] = some
+        assert chosen["best alone"][seed] == max(["regression", "trees"], key=before.__getitem__)
+        assert chosen["best together"][seed] == max(["one lr", "another"], key=before.__getitem__)
+        gaps.append(100 * (figure[chosen["best together"][seed]] - figure[chosen["best alone"][seed]]))
+    assert set(chosen["best alone"].values()) == {"trees"}
+    assert table.loc["best together", "difference"] == pytest.approx(np.mean(gaps))
+    assert table.loc["best together", "p_holm"] == table.loc["best together", "p"]
+    assert table.loc["trees", "difference"] == 0
+    assert table.loc["best alone", ["difference", "p"]].isna().all()
+    assert table.loc["regression", "difference"] < -20
+
+
+def test_the_best_way_is_chosen_by_the_metric_and_its_direction():
+    """By log loss and by accuracy at once; what takes the base's name, or has no direction, is refused."""
+    methods = {"mild": LogisticRegression(), "wild": LogisticRegression(C=1e6), "shared": FedAvg(SMALL)}
+    metrics = ["log_loss", "accuracy"]
+    table = compare(crossed, methods, seeds=3, base="best alone", metric=metrics, **QUICK)
+    assert {*table.attrs["chosen"]} == {*metrics}
+    for metric, sign in (("log_loss", -1), ("accuracy", 1)):
+        for seed, name in table.attrs["chosen"][metric]["best alone"].items():
+            cut = comparing.held_out(crossed(seed), comparing.CUT, seed)
+            figures = {
+                one: sign * baselines.run(cut, as_baseline(methods[one]), measure=["log_loss"]).final[metric]
+                for one in ("mild", "wild")
+            }
+            assert name == max(figures, key=figures.__getitem__)
+    assert [*table.attrs["chosen"]["accuracy"]["best together"].values()] == ["shared"] * 3, "there is no other"
+    with pytest.raises(ValueError, match="takes at least one method in which nothing leaves a client"):
+        compare(crossed, {"a": FedAvg(), "b": HetFedRep()}, base="best alone", **QUICK)
+    with pytest.raises(ValueError, match="metric: with base='best alone' it must be one to choose by"):
+        compare(crossed, methods, base="best alone", metric="bytes_up", **QUICK)
+    with pytest.raises(ValueError, match="a row 'best together' is made"):
+        compare(crossed, {"a": Local(), "best together": FedAvg()}, base="best alone", **QUICK)
+    named = compare(crossed, {"best alone": Local(SMALL), "b": FedAvg(SMALL)}, seeds=3, base="best alone", **QUICK)
+    assert [*named.index] == ["best alone", "b"], "a method may have the name"
+
+
+def test_what_stays_alone():
+    alone = (Local(), LogisticRegression(), LDA(), LR())
+    assert all(map(comparing.stays_alone, alone))
+    for other in (FedAvg(), HetFedRep(), baselines.Pooled(), InOnePlace(LogisticRegression())):
+        assert not comparing.stays_alone(other)

@@ -14,9 +14,9 @@ import numpy as np
 
 from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation
-from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, Judgement
+from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, NONE, Gain, Judgement
 from hetfl_core.reporting.trials import MEASURES, Trials
-from hetfl_core.reporting.ways import TRAINING, WAYS
+from hetfl_core.reporting.ways import TRAINING, WAYS, Way
 from hetfl_core.views import columns_of_each
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -170,12 +170,12 @@ def render(
         c.name: np.bincount(np.concatenate([c.y_train.numpy(), c.y_test.numpy()]), minlength=len(classes)).tolist()
         for c in trials.first
     }
-    others = trials.ways[1:]
+    others = [way for way in trials.ways if not way.alone]
     table = trials.figures.groupby(["way", "client"])[["auc", "balanced_accuracy", "accuracy"]].mean()
     more = {way.key: (100 * table.loc[way.key].loc[found.counted or names].mean()).to_dict() for way in trials.ways}
     columns = columns_held(trials.first)
     recommended = found.best.key if found.best and found.verdict in ("together", "other") else trials.ways[0].key
-    shared = [way for way in others if not way.alone and math.isfinite(found.overall[way.key].mean)]
+    shared = [way for way in others if math.isfinite(found.overall[way.key].mean)]
     deployed = max(shared, key=lambda way: found.overall[way.key].mean, default=None)
     deployed = found.best if found.verdict == "together" else deployed
     return env.from_string(TEMPLATE.read_text("utf8")).render(
@@ -183,6 +183,7 @@ def render(
         trials=trials,
         base=trials.ways[0],
         others=others,
+        alone=[way for way in trials.ways if way.alone],
         names=names,
         classes=classes,
         counts=counts,
@@ -196,7 +197,7 @@ def render(
         measures=MEASURES,
         measure=MEASURES[measure],
         several=measure == "auc" and len(classes) > 2,
-        room=_room(found, trials.ways[0].key, measure),
+        room=_room(found, measure),
         unit="" if measure in LOWER else " points",
         lower=measure in LOWER,
         target=options["target"],
@@ -214,15 +215,15 @@ def render(
     )
 
 
-def _room(found: Judgement, base: str, measure: str) -> float:
-    """The largest gain that no interval excludes, and that is possible at all: nothing is better than perfect."""
-    perfect = found.means[base] if measure in LOWER else 100 - found.means[base]
-    return min(perfect, max([gain.high for gain in found.overall.values() if math.isfinite(gain.high)], default=0.0))
+def _room(found: Judgement, measure: str) -> float:
+    """The largest gain that the interval does not exclude, and that is possible at all: nothing beats perfect."""
+    perfect = found.level if measure in LOWER else 100 - found.level
+    return min(perfect, found.gain.high) if math.isfinite(found.gain.high) else 0.0
 
 
 def _scale(found: Judgement, names: list[str]) -> float:
     """Half the width of the axis on which intervals are drawn: what holds those of the sites that count."""
-    gains = [*found.overall.values(), *(each[name] for each in found.sites.values() for name in names)]
+    gains = [found.gain, *found.overall.values(), *(each[name] for each in found.sites.values() for name in names)]
     ends = [abs(end) for gain in gains for end in (gain.mean, gain.low, gain.high) if math.isfinite(end)]
     return max([*ends, 1e-9])
 
@@ -246,12 +247,17 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
     told[0] += "" if found.many else "  worst site"
     for way in trials.ways:
         start = f"{way.label:<{width}}  {level(found.means[way.key], digits):>9}"
-        if way.key in found.overall:
+        if not way.alone:
             gain, (who, least) = found.overall[way.key], found.worst[way.key]
             start += "".join(f"  {signed(each, digits):>6}" for each in gain[:3])
-            start += f"  {level(found.p_holm[way.key], 2):>5}"
+            start += f"  {probability(found.p_holm[way.key]):>5}"
             start += "" if found.many else f"  {who} {signed(least, digits)}"
         told.append(start.replace("−", "-"))
+    told += ["", "A gain is over the best way to stay alone, which training rows choose in each split:"]
+    told += [", ".join(_splits(found, way) for way in trials.ways if way.alone) + "."]
+    if found.gain is not NONE:
+        of = ", ".join(_splits(found, way) for way in trials.ways if way.key in found.chosen and not way.alone)
+        told += [f"The best way to learn together, chosen likewise ({of}), gains {_in_words(found.gain, digits)}."]
     if soon := hurried(trials):
         told += ["", f"The networks saw each row of {soon[0]} about {soon[1]} times only: try --rounds {soon[2]}."]
     if found.many:
@@ -262,13 +268,31 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
     return [*told, "", advice(found)]
 
 
+def probability(p: float) -> str:
+    """A p-value as it is printed: none is 0."""
+    return "<0.01" if p < 0.005 else level(p, 2)
+
+
+def _splits(found: Judgement, way: Way) -> str:
+    """In how many splits a way was chosen."""
+    return f"{way.short} in {found.chosen.get(way.key, 0)}"
+
+
+def _in_words(gain: Gain, digits: int) -> str:
+    """A gain with its interval and p-value, in the signs of a terminal."""
+    low, high = signed(gain.low, digits), signed(gain.high, digits)
+    around = f" ({low} to {high}), p {probability(gain.p)}" if math.isfinite(gain.low) else ""
+    return f"{signed(gain.mean, digits)}{around}".replace("−", "-")
+
+
 def advice(found: Judgement) -> str:
     """The recommendation in a sentence, as the command prints it."""
     label = found.best.short if found.best else ""
     return {
-        "together": f"Learn together, by {label}: on average over the sites it is shown to beat logistic regression.",
-        "other": f"Stay alone, and use {label}: on average over the sites it is shown to beat logistic regression.",
-        "alone": "Stay alone: no other way is shown to be better than logistic regression at each site.",
+        "together": f"Learn together, by {label}: on average over the sites it is shown to beat the best way alone.",
+        "other": f"Stay alone, and use {label}: it is shown to beat logistic regression, and learning together is not "
+        "shown to beat the best way alone.",
+        "alone": "Stay alone, and use logistic regression: nothing else is shown to be better.",
         "small": "Stay alone for now: no site has ten test rows of each of its classes, so nothing can be shown.",
         "once": "Stay alone for now: every split has the same test rows, so nothing can be shown.",
     }[found.verdict]

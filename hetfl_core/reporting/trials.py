@@ -18,8 +18,9 @@ from hetfl_core.engine.run import Run
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 from hetfl_core.methods.base import pick
-from hetfl_core.reporting.ways import Way, ways_of
+from hetfl_core.reporting.ways import ALONE, Way, ways_of
 from hetfl_core.statistics import MIN_SEEDS
+from hetfl_core.tuning import held_out
 
 MEASURES = {"auc": "AUC", "balanced_accuracy": "balanced accuracy", "accuracy": "accuracy", "f1": "F1"}
 MEASURES |= {"log_loss": "log loss", "brier": "Brier score"}
@@ -77,6 +78,9 @@ class Trials:
         Ways that cannot work on these tables, and why.
     figures : DataFrame
         One row per ``way``, ``seed`` and ``client``; columns ``n_train``, ``n_test`` and the measures.
+    inner : DataFrame
+        The same of runs on rows that are cut from the training rows of each split: ways are chosen by them. It has no
+        rows of ways that have no other to be chosen from.
     sent : dict of str to (dict of str to int or None, int)
         By way: bytes that left each site in a run, where that is known, and all bytes that left sites.
     rarest : dict of str to int
@@ -92,6 +96,7 @@ class Trials:
     ways: list[Way]
     left_out: dict[str, str]
     figures: pd.DataFrame
+    inner: pd.DataFrame
     sent: dict[str, tuple[dict[str, int] | None, int]]
     rarest: dict[str, int]
     noticed: list[str] = field(default_factory=list)
@@ -110,18 +115,18 @@ def run_all(
     n_jobs: int | None = None,
     progress: bool = True,
 ) -> Trials:
-    """Run every way on every split.
+    """Run every way on every split, and where there is a choice between ways, on rows cut from its training rows.
 
     Parameters
     ----------
     tables : Tables
     names : list of str, optional
-        Of ways.
+        Of ways. Those in which a site stays alone are compared in any case.
     seeds : int or sequence of int
         Splits, at least three.
     rounds : int
     test_size : float
-        Share of each site's rows that is kept for testing, in (0, 1).
+        Share of each site's rows that is kept for testing, in (0, 1), and of its training rows that ways are chosen by.
     measure : str
         One of `MEASURES`.
     n_jobs : int, optional
@@ -148,22 +153,26 @@ def run_all(
     others = {str(w.message): w for w in caught if not issubclass(w.category, FederationWarning)}
     for text, warning in (said | others).items():
         warn_explicit(text, warning.category, warning.filename, warning.lineno)
-    ways, left_out = ways_of(names, first)
+    ways, left_out = ways_of(names and [*ALONE, *names], first)
     wanted = tuple(dict.fromkeys([*USUAL, measure]))
     call = _Study(tables, {way.key: way for way in ways}, wanted, rounds, test_size)
-    call.keep(numbers[0], first)
-    made: dict[tuple[int, str], Piece] = {}
+    call.keep(numbers[0], call.split(first, numbers[0]))
+    made: dict[tuple[int, Key], Piece] = {}
     for key, _, found in call.runs(numbers, call.most(first), n_jobs, progress, "compare"):
         made |= {(seed, key): piece for seed, piece in found.items()}
-    feds = [call.data(seed) for seed in numbers]
+    feds = [call.data(seed).whole for seed in numbers]
     call.forget()
-    sent = {way.key: (made[numbers[0], way.key].sent, made[numbers[0], way.key].total) for way in ways}
+    firsts = {way.key: made[numbers[0], Key(way.key)] for way in ways}
+    figures = {
+        inner: [piece.figures for (_, key), piece in made.items() if key.inner == inner] for inner in (False, True)
+    }
     return Trials(
         first,
         ways,
         left_out,
-        pd.concat([found.figures for found in made.values()], ignore_index=True),
-        sent,
+        pd.concat(figures[False], ignore_index=True),
+        pd.concat(figures[True], ignore_index=True) if figures[True] else pd.DataFrame(),
+        {key: (piece.sent, piece.total) for key, piece in firsts.items()},
         {client.name: min(_rarest(client.name, fed) for fed in feds) for client in first},
         [*said],
         len({fed.fingerprint() for fed in feds}) == 1,
@@ -203,9 +212,23 @@ def _rarest(name: str, federation: Federation) -> int:
     return int(test[train + test > 0].min())
 
 
+class Key(NamedTuple):
+    """What is run of a split: a way, by its key, on its test rows or on rows cut from its training rows."""
+
+    way: str
+    inner: bool = False
+
+
+class Split(NamedTuple):
+    """A split of the tables, and another one of its training rows: there the test rows are gone."""
+
+    whole: Federation
+    inner: Federation
+
+
 @dataclass(frozen=True)
 class _Study(Study):
-    """What is run; its keys are those of the ways."""
+    """The runs behind a report, by `Key`."""
 
     tables: Tables
     ways: Mapping[str, Way]
@@ -213,28 +236,37 @@ class _Study(Study):
     rounds: int
     test_size: float
 
-    def make(self, seed: int) -> Federation:
+    def make(self, seed: int) -> Split:
         """The tables as this seed splits them."""
         with catch_warnings(action="ignore", category=FederationWarning):  # the first was heard
-            return self.tables.federation(seed, self.test_size)
+            return self.split(self.tables.federation(seed, self.test_size), seed)
 
-    def most(self, first: Federation) -> dict[str, int]:
-        """How many runs of each way are trained together, by its key."""
+    def split(self, whole: Federation, seed: int) -> Split:
+        """A split with the one of its training rows."""
+        return Split(whole, held_out(whole, self.test_size, seed))
+
+    def most(self, first: Federation) -> dict[Key, int]:
+        """How many runs are trained together: of each way, and of each that has another to be chosen from."""
         with catch_warnings(action="ignore", category=FederationWarning):
-            return {key: most(*way.made_for(first)[:2]) for key, way in self.ways.items()}
+            found = {Key(key): most(*way.made_for(first)[:2]) for key, way in self.ways.items()}
+        for alone in (True, False):
+            some = [key for key, way in self.ways.items() if way.alone == alone]
+            found |= {Key(key, inner=True): found[Key(key)] for key in some if len(some) > 1}
+        return found
 
-    def piece(self, seeds: Sequence[int], key: str) -> dict[int, Piece]:
+    def piece(self, seeds: Sequence[int], key: Key) -> dict[int, Piece]:
         """The figures of the runs of one way with these seeds."""
         told = {"rounds": self.rounds, "evaluate_every": self.rounds, "workers": 1, "progress": False}
         runs: dict[int, Run] = {}
         with catch_warnings(action="ignore", category=FederationWarning):  # the report says what is not defined
-            made = {seed: self.ways[key].made_for(self.data(seed)) for seed in seeds}
+            data = {seed: self.data(seed).inner if key.inner else self.data(seed).whole for seed in seeds}
+            made = {seed: self.ways[key.way].made_for(one) for seed, one in data.items()}
             _, method, options = made[seeds[0]]
             alike = all(other == method for _, other, _ in made.values())
             for some in [seeds] if alike else [[seed] for seed in seeds]:
                 seen = {seed: made[seed][0] for seed in some}
-                runs |= runs_of(seen, key, made[some[0]][1], measure=self.wanted, **told, **options)
-        return {seed: self._piece(run, key, seed) for seed, run in runs.items()}
+                runs |= runs_of(seen, key.way, made[some[0]][1], measure=self.wanted, **told, **options)
+        return {seed: self._piece(run, key.way, seed) for seed, run in runs.items()}
 
     def _piece(self, run: Run, key: str, seed: int) -> Piece:
         figures = run.per_client[["client", "n_train", "n_test", *self.wanted]].assign(way=key, seed=seed)

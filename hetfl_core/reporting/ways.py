@@ -25,7 +25,10 @@ from hetfl_core.rng import numpy_stream
 from hetfl_core.views import columns_of_each, view_of
 
 BASE = "logistic"
-"""The way that all others are compared with."""
+"""The way to stay alone that is advised where no other is shown to be better."""
+
+ALONE = (BASE, "boosting", "network")
+"""The ways in which nothing leaves a site: learning together has to beat the best of them."""
 
 STEPS = 8
 TRAINING: Mapping[str, Any] = MappingProxyType({"local_steps": STEPS, "batch_size": 32, "lr": 0.004})
@@ -94,7 +97,7 @@ class Way:
     @property
     def alone(self) -> bool:
         """Whether nothing leaves a site."""
-        return self.key in ("logistic", "boosting", "network")
+        return self.key in ALONE
 
     def made_for(self, federation: Federation) -> tuple[Federation, Any, dict[str, Any]]:
         """What it sees of a federation, its method, and options of `simulate`.
