@@ -294,10 +294,18 @@ class Pooled(Checked):
 
     What makes subjects comparable is that each one's vectors are taken at its own mean [3]_. So each client's vectors,
     training and test, are moved to the mean of the training trials *that it has in this run* (`recentring`): with 10
-    trials, of these 10, whatever they were computed with. A client is only ever told one of its own classes: which
-    movements it was asked to imagine is no secret. Clients belong together when they have equally many features, of
-    the same names where they have names, and, where the federation's ``info["subjects"]`` gives them, the same
-    ``channels``, or else the same ``data_set`` and not one feature space.
+    trials, of these 10, whatever they were computed with.
+
+    Clients belong together when they have equally many features, of the same names where they have names, the same set
+    of classes among their training trials, and, where the federation's ``info["subjects"]`` gives them, the same
+    ``channels``, or else the same ``data_set`` and not one feature space. A model knows the classes of its clients, and
+    no others.
+
+    *Why the same classes.* A vector of zero means "the average over what this client did". Right hand seen from the
+    average of right hand and feet is another vector than right hand seen from that of right and left hand, and from its
+    own average it is zero. So clients with a part of the classes of others are kept apart from them, and a client with
+    a single class has a group of its own kind, where there is nothing to learn. How many trials each class has does not
+    divide clients, though unequal shares move the mean, too.
 
     Parameters
     ----------
@@ -338,41 +346,25 @@ class Pooled(Checked):
         estimator = self.of.make() if len(np.unique(y)) > 1 else DummyClassifier()
         return estimator.fit(self.of.prepare(x), y)
 
-    def answer(self, model: Any, classes: Sequence[int], where: str = "", move: Predict = np.asarray) -> Answers:
-        """Predict the most probable of the classes that a client has.
+    def answer(self, model: Any, move: Predict = np.asarray) -> Answers:
+        """What a model says of a client's vectors.
 
         Parameters
         ----------
         model : estimator
             As `fit` returns it.
-        classes : sequence of int
-            Those of the client.
-        where : str
-            Name of the client.
         move : callable
-            What is done to its vectors before.
+            What is done to the client's vectors before.
 
         Returns
         -------
         Answers
-
-        Raises
-        ------
-        ValueError
-            Naming the client, where the model knows none of them.
         """
-        known = [c for c in model.classes_ if c in set(classes)]
-        if not known:
-            raise ValueError(
-                f"client {where!r}: expected a class among {model.classes_.tolist()}, those of the clients that it is "
-                f"pooled with, got {sorted(classes)}"
-            )
-        places = np.searchsorted(model.classes_, known)
 
         def shares(x: NDArray[Any]) -> NDArray[Any]:
-            return model.predict_proba(self.of.prepare(move(x)))[:, places]
+            return np.asarray(model.predict_proba(self.of.prepare(move(x))))
 
-        return Answers(np.array(known), lambda x: np.array(known)[shares(x).argmax(1)], shares)
+        return Answers(model.classes_, lambda x: model.classes_[shares(x).argmax(1)], shares)
 
 
 Baseline = Alone | Pooled
@@ -395,7 +387,8 @@ def poolable(federation: Federation) -> list[list[Client]]:
     for client in federation:
         known = subjects.get(client.name, {})
         space = known.get("channels") or (None if one_space else known.get("data_set"))
-        groups.setdefault((str(client.shapes), str(client.features), str(space)), []).append(client)
+        classes = tuple(client.y_train.unique().tolist())
+        groups.setdefault((str(client.shapes), str(client.features), str(space), classes), []).append(client)
     return list(groups.values())
 
 
@@ -491,8 +484,7 @@ def pool(baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], 
         there = [centred[client.name] for client in given]
         model = baseline.fit(np.concatenate([one.x for one in there]), np.concatenate([one.y for one in there]))
         for name in (client.name for client in receivers):
-            there_too = centred[name]
-            models[name] = baseline.answer(model, np.unique(there_too.y).tolist(), name, there_too.move)
+            models[name] = baseline.answer(model, centred[name].move)
         givers |= {client.name: client for client in given}
         down += _model_bytes(model) * len(receivers)
     up = sum(int(client.x_train.nbytes + client.y_train.nbytes) for client in givers.values())

@@ -114,7 +114,9 @@ class InOnePlace(PerSite):
     """An estimator that is fitted to the training rows of all clients together: a ceiling that no federation has.
 
     Clients must have the same features, as they have in the views ``"common"`` and ``"zeros"``. Rows are pooled as each
-    client has prepared them. Each client is answered with the probabilities of all classes.
+    client has prepared them. Each client is answered with the probabilities of all classes. Nobody asks whether rows of
+    two clients mean the same: where each client's rows are taken from its own average, such as EEG's tangent vectors,
+    they do so among clients with the same classes alone (see `hetfl_core.baselines.Pooled`).
 
     Parameters
     ----------

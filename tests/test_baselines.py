@@ -379,19 +379,52 @@ def test_one_trial_is_its_own_reference():
     assert run.per_client["n_train"].tolist() == [40, 40, 1]
 
 
-def test_pooled_is_one_model_of_all_trials_and_names_only_the_clients_own_classes():
+def named(client, name):
+    return Client(client.x_train, client.y_train, client.x_test, client.y_test, name)
+
+
+@pytest.mark.parametrize("pairs", [((0, 1), (1, 2)), ((1, 2), (0, 2)), ((0, 1), (0, 1))])
+def test_pooled_is_one_model_of_all_trials_of_clients_with_the_same_classes(pairs):
+    """Classes name the movements: right hand and feet, say, and left and right hand."""
     pytest.importorskip("pyriemann")
-    first, second = subjects(2, classes=(0, 1)), subjects(2, classes=(1, 2), seed=1)
-    clients = [*first, *(Client(c.x_train, c.y_train, c.x_test, c.y_test, f"other-{i}") for i, c in enumerate(second))]
+    parts = [[named(c, f"{i}-{c.name}") for c in subjects(2, classes=pair, seed=i)] for i, pair in enumerate(pairs)]
+    clients = [client for both in zip(*parts, strict=True) for client in both]
     got = answers(baselines.run(Federation(clients, 3), Pooled()))
-    there = centred(Federation(clients, 3))
-    x, y = (np.concatenate([getattr(c, part).numpy() for c in there]) for part in ("x_train", "y_train"))
-    model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x, y)
-    for client in there:
-        own = np.unique(client.y_train)
-        predicted = own[model.predict_proba(client.x_test.numpy())[:, own].argmax(1)]
-        assert got[client.name] == (predicted == client.y_test.numpy()).mean()
+    groups = parts if pairs[0] != pairs[1] else [clients]
+    for there in (centred(Federation(group, 3)) for group in groups):
+        x, y = (np.concatenate([getattr(c, part).numpy() for c in there]) for part in ("x_train", "y_train"))
+        model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x, y)
+        for client in there:
+            assert got[client.name] == (model.predict(client.x_test.numpy()) == client.y_test.numpy()).mean()
     assert Pooled(LR()).name == "Pooled LR"
+
+
+def seen_from_their_own_mean(classes_of, seed=0, n=60):
+    """People who feel each class at the same place, class 1 midway between two others, described from their average."""
+    rng = numpy_stream(seed, "tests", 0, "places")
+    places = {0: -1.0, 1: 0.0, 2: 1.0}
+    made = []
+    for name, classes in classes_of.items():
+        y = np.resize(classes, n)
+        log = 0.2 * rng.normal(size=(n, 3)) + np.c_[[places[c] for c in y], np.zeros((n, 2))]
+        power = diagonal(log - log.mean(0))
+        made.append(Client(power[: n // 2], y[: n // 2], power[n // 2 :], y[n // 2 :], name))
+    return Federation(made, 3).to(torch.float32)
+
+
+def test_people_with_unlike_pairs_of_classes_do_not_spoil_each_other():
+    """Class 1 lies above the average of 0 and 1, and below that of 1 and 2: one model of all would be wrong on one."""
+    pytest.importorskip("pyriemann")
+    everybody = seen_from_their_own_mean(
+        {**{f"few-{i}": (1, 2) for i in range(2)}, **{f"many-{i}": (0, 1) for i in range(8)}}
+    )
+    of_a_kind = everybody.subset(["few-0", "few-1"])
+    together = answers(baselines.run(everybody, Pooled()))
+    np.testing.assert_array_equal(together[["few-0", "few-1"]], answers(baselines.run(of_a_kind, Pooled())))
+    assert together.min() > 0.9
+    stay = [client for client in everybody if client.name != "few-1"]
+    new = eeg_papers.join(Federation(stay, 3), [everybody["few-1"]], Pooled(), untrained=True)
+    assert new.final["accuracy"] > 0.9
 
 
 @pytest.mark.parametrize("of", [SVM(), MDM(), Chosen(), LDA, None])
@@ -419,6 +452,32 @@ def test_who_is_pooled_with_whom():
     assert names(by_name) == [["subject-0", "subject-1"], ["subject-2"]]
 
 
+@pytest.mark.filterwarnings("ignore:.*the test set holds classes")
+def test_classes_say_who_is_pooled_with_whom():
+    """As a set, among training trials: in any order, at any shares. A part of the classes is another set."""
+    x = np.zeros((6, 3))
+    of = {
+        "a": [0, 1, 0, 1, 0, 1],
+        "other order": [1, 1, 1, 0, 0, 0],
+        "other shares": [0, 1, 1, 1, 1, 1],
+        "other pair": [1, 2, 1, 2, 1, 2],
+        "three": [0, 1, 2, 0, 1, 2],
+        "one": [1, 1, 1, 1, 1, 1],
+        "three again": [2, 2, 2, 2, 1, 0],
+        "one again": [1, 1, 1, 1, 1, 1],
+        "another one": [0, 0, 0, 0, 0, 0],
+    }
+    fed = Federation([Client(x, y, x, [0, 1, 2, 0, 1, 2], name) for name, y in of.items()], 3)
+    assert [[c.name for c in group] for group in baselines.poolable(fed)] == [
+        ["a", "other order", "other shares"],
+        ["other pair"],
+        ["three", "three again"],
+        ["one", "one again"],
+        ["another one"],
+    ]
+    assert len(baselines.poolable(fewer_trials(fed.subset(["a", "other order", "other shares"]), 2, 0))) == 1
+
+
 def test_what_pooling_sends():
     """40 trials of 6 float32 and an int64 label, from 4 clients; and LDA's 6 weights and a bias in float64, to each."""
     pytest.importorskip("pyriemann")
@@ -443,7 +502,7 @@ def test_a_newcomer_without_trials_gets_the_others_model():
     trained = eeg_papers.join(members, new, Pooled())
     assert trained.final["accuracy"] == answers(baselines.run(federation, Pooled()))["subject-3"]
     alone = [Client(np.eye(2), [0, 1], np.eye(2), [0, 1], "wide")]
-    with pytest.raises(ValueError, match="client 'wide': there is no other client"):
+    with pytest.raises(ValueError, match=r"client 'wide': expected another client .* the same features, electrodes"):
         eeg_papers.join(members, alone, Pooled(), untrained=True)
 
 
@@ -458,13 +517,15 @@ def test_a_group_of_one_class_is_always_told_that_class(pooled):
     assert eeg_papers.join(members, new, pooled, untrained=True).final["accuracy"] == 1
 
 
-def test_a_newcomer_none_of_whose_classes_is_known_is_refused_by_name():
+@pytest.mark.parametrize("classes", [(2, 2), (1, 1), (1, 2)])
+def test_a_newcomer_with_other_classes_than_all_members_is_refused_by_name_or_learns_alone(classes):
     pytest.importorskip("pyriemann")
     members = subjects(2, classes=(0, 1))
-    new = [replace(subjects(1, classes=(2, 2))[0], name="new")]
-    with pytest.raises(ValueError, match=r"client 'new': expected a class among \[0, 1\], .* got \[2\]"):
-        eeg_papers.join(members, new, Pooled(), untrained=True)
-    assert eeg_papers.join(members, new, Pooled()).final["accuracy"] == 1, "with trials of its own it is told its class"
+    new = replace(subjects(1, classes=classes)[0], name="new")
+    with pytest.raises(ValueError, match=rf"client 'new': expected another client .* classes \[{min(classes)}.*none"):
+        eeg_papers.join(members, [new], Pooled(), untrained=True)
+    alone = baselines.run(Federation([new], 3), Pooled()).final["accuracy"]
+    assert eeg_papers.join(members, [new], Pooled()).final["accuracy"] == alone > 0.5
 
 
 @pytest.mark.parametrize("untrained", [False, True])

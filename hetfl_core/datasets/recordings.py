@@ -27,7 +27,10 @@ CLASSES = ("left_hand", "right_hand", "feet", "tongue", "rest")
 """What can be imagined, in the order of FLIC's labels 0 … 4; the names are MOABB's."""
 
 COMMON_CHANNELS = ("C3", "Cz", "C4")
-"""The electrodes that all but BNCI2014-002, whose channels have no published names, share."""
+"""The electrodes that all but BNCI2014-002, whose channels have no published names, share by name.
+
+In BNCI2014-004 they are bipolar, the difference of two electrodes near the place; elsewhere they have one reference.
+"""
 
 
 @dataclass(frozen=True)

@@ -250,8 +250,8 @@ def join(
     Raises
     ------
     ValueError
-        Naming the new client: for what `baselines.run` refuses, where no member's vectors mean the same, and where
-        `untrained` leaves a model that knows none of its classes.
+        Naming the new client: for what `baselines.run` refuses, and where it has no trials of its own here and no
+        member's vectors mean the same (see `hetfl_core.baselines.Pooled`).
     """
     begin = time.perf_counter()
     everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
@@ -271,7 +271,10 @@ def _share_of(
     (group,) = (g for g in baselines.poolable(everyone.subset([*old, name])) if name in {client.name for client in g})
     given = [client for client in group if not (untrained and client.name == name)]
     if not given:
-        raise ValueError(f"client {name!r}: there is no other client whose vectors mean the same")
+        raise ValueError(
+            f"client {name!r}: expected another client whose vectors mean the same, with the same features, electrodes "
+            f"and classes {everyone[name].y_train.unique().tolist()}, found none"
+        )
     return given, [everyone[name]]
 
 
