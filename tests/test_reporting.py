@@ -160,6 +160,11 @@ def test_many_small_sites_are_judged_by_their_average():
     found = judging.judge(runs)
     assert (found.verdict, found.many, found.counted, found.few) == ("together", True, MANY, {})
     assert found.overall["fusion"].mean == pytest.approx(100 * np.mean([*gaps["fusion"].values()]), abs=0.05)
+    table = runs.figures.pivot_table(index="client", columns="way", values="auc")
+    test = stats.ttest_1samp(100 * (table["fusion"] - table["logistic"]), 0)
+    assert found.overall["fusion"].p == pytest.approx(test.pvalue), "sites are the sample"
+    assert found.overall["fusion"][1:3] == pytest.approx(tuple(test.confidence_interval()))
+    assert found.sites["fusion"]["S03"].low < found.sites["fusion"]["S03"].mean, "splits are, at a single one"
     assert (found.shown, found.hurt) == ([], []), "of S07 nothing can be said"
     shown = Page(page.render(runs, found, READ, ["all.csv"], [])).text
     assert "None of the 40 sites has 10 test rows of each of its classes." in shown

@@ -10,8 +10,10 @@ too short. The interval of a mean over J splits takes instead the variance of Na
 
 .. math:: \Big(\frac{1}{J} + \frac{n_\mathrm{test}}{n_\mathrm{train}}\Big)\, S^2,
 
-with S² the variance of the differences over splits, and Student's t with J − 1 degrees of freedom. Where several ways
-are compared one by one, p-values are corrected by Holm's rule (`hetfl_core.statistics.holm`).
+with S² the variance of the differences over splits, and Student's t with J − 1 degrees of freedom. Where many small
+sites count only together, they are the sample instead: each has the mean of its differences over the splits, and the
+interval is Student's over sites, which have no patient in common. Where several ways are compared one by one, p-values
+are corrected by Holm's rule (`hetfl_core.statistics.holm`).
 
 References
 ----------
@@ -189,6 +191,8 @@ def judge(trials: Trials) -> Judgement:
         n = sizes.loc[sites].sum()
         if trials.fixed:
             return NONE._replace(mean=float(rows[sites].mean(axis=None)))
+        if many and len(sites) >= MANY:
+            return resampled(rows[sites].mean(axis=0, skipna=False).tolist(), 0.0)
         return resampled(rows[sites].mean(axis=1, skipna=False).tolist(), n["n_test"] / n["n_train"])
 
     finite = [key for key in together if np.isfinite(values[key][used]).all(axis=None)]
