@@ -46,6 +46,7 @@ BOOK = [
     {"papers", "headtohead"},
     {"experiments", "grids"},
     {"verification"},
+    {"collecting"},
     {"notebook", "plugin", "report"},
 ]
 """Those of `hetfl_book`, which stands on `hetfl_core`."""
