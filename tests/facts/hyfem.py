@@ -13,6 +13,7 @@ from hetfl_book.theory import hyfem as theory
 from hetfl_core.statistics import Paired
 
 MAIN, PARTS = "hyfem/quadrants", "hyfem/quadrants-ablation"
+PUBLISHED, ORDER = "hyfem/quadrants-published", "hyfem/quadrants-order"
 SERVER = "server_accuracy"
 CELLS = [", ".join(cell) for cell in product(hyfem.MATCHING, [f"mu {mu:g}" for mu in hyfem.MUS], hyfem.STARTS, hyfem.ROUNDS)]  # fmt: skip
 
@@ -33,6 +34,14 @@ def minus(experiment: str, other: str, column: str = SERVER, method: str = "HyFE
 def matching(kind: str) -> Paired:
     """What matching changes where clients start apart, with the reset and no pull."""
     return minus(PARTS, "no matching, mu 0, own starts, reset", method=f"{kind}, mu 0, own starts, reset")
+
+
+def by_the_published_rule(rest: str) -> Paired:
+    """What the published code's rule changes, where all else is as in `rest`."""
+    rule = reached(PUBLISHED, f"published, {rest}")
+    found = results.difference(rule, reached(PARTS, f"no matching, {rest}"))
+    assert found is not None
+    return found
 
 
 def chapter() -> list[Fact]:
@@ -57,10 +66,36 @@ def chapter() -> list[Fact]:
     brain = [minus("hyfem/eeg", name) for name in ("FedAvg, zeros", "late fusion")]
     best = max(reached(PARTS, cell).mean() for cell in CELLS if cell.startswith("no matching"))
     loose = [reached(PARTS, f"{kind}, mu 0, own starts, go on").mean() for kind in ("no matching", "exact")]
+    apart, together, pulled = "mu 0, own starts, reset", "mu 0, common start, reset", "mu 0.1, own starts, reset"
+    costs = by_the_published_rule(apart)
+    same = [f"mu {mu:g}, common start, {begin}" for mu in hyfem.MUS if mu for begin in hyfem.ROUNDS]
+    turns = [f"mu {mu:g}, {start}, reset" for mu in hyfem.MUS for start in hyfem.STARTS]
+    turned = [(reached(ORDER, f"random, {rest}") - reached(PARTS, f"distance, {rest}")).mean() for rest in turns]
+    moved = [
+        reached(ORDER, f"random, {rest}") - reached(PARTS, f"no matching, {rest}") for rest in same if "reset" in rest
+    ]
+    clients = [
+        reached(*run, "accuracy").mean()
+        for run in ((PARTS, f"no matching, {apart}"), (PUBLISHED, f"published, {apart}"))
+    ]
+    loosened = [
+        reached(PARTS, "no matching, mu 0, own starts, go on"),
+        reached(PUBLISHED, "published, mu 0, own starts, go on"),
+    ]
     chosen = hyfem.GRID["HyFEM"][hyfem.CHOSEN["HyFEM"]]
     off = chosen.extractor_weight == chosen.classifier_weight == 0 and chosen.reset  # type: ignore[attr-defined]
     return [
         ("in any of our {} runs there", len(changes), bool((changes == 0).all())),
+        ("It costs the server {:.1f} points ({:.1f} to {:.1f})", -costs.mean, -costs.high, -costs.low, costs.high < 0),
+        ("With a common start or a pull we see no effect of it", is_open(by_the_published_rule(together)), *(is_open(by_the_published_rule(f"mu {mu:g}, {start}, reset")) for mu in hyfem.MUS if mu for start in hyfem.STARTS)),
+        ("it leaves the server at {:.0f}, {:.0f} and {:.0f} % in our three seeds, where it has {:.0f}, {:.0f} and {:.0f} % without matching", *reached(PUBLISHED, f"published, {apart}"), *reached(PARTS, f"no matching, {apart}")),
+        ("as downloaded fall from {:.0f} to {:.0f} %", *clients),
+        ("With a pull of 0.1 the rule changes the server by {:.1f} points ({:.1f} to {:.1f}), and with", *sized(by_the_published_rule(pulled)), is_open(by_the_published_rule(pulled))),
+        ("a common start and no pull by {:.1f} points ({:.1f} to {:.1f})", *sized(by_the_published_rule(together)), is_open(by_the_published_rule(together))),
+        ("without a pull it takes the server from {:.0f} to {:.0f} %, much as the exact cost does", *(series.mean() for series in loosened), abs(loosened[1].mean() - loose[1]) < 5),
+        ("differs from all at once by less than a point on average wherever there is a reset", max(map(abs, turned)) < 1),
+        ("moves a single run by up to a point", 0.5 < max(abs(series).max() for series in moved) < 1),
+        ("the rule and the order give the same digits", *((reached(PUBLISHED, f"published, {rest}") == reached(ORDER, f"random, {rest}")).all() for rest in same)),
         ("Tuning turned HyFEM's penalty off", off),
         ("It is right on {:.1f} % of samples with all blocks", reached(MAIN, "HyFEM").mean()),
         ("That is {:.1f} points more than late fusion ({:.1f} to {:.1f})", *sized(fusion), fusion.low > 0),
