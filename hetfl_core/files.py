@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import pooch
-
 __all__ = ["data_path"]
 
 
@@ -149,6 +147,8 @@ def results_home() -> Path:
     -------
     pathlib.Path
     """
+    import pooch
+
     if given := os.environ.get("HETFL_RESULTS"):
         return Path(given).expanduser()
     return Path(pooch.os_cache("hetfl")) / "results"

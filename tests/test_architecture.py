@@ -41,7 +41,7 @@ CORE = [
 its own room."""
 
 BOOK = [
-    {"theory", "datasets", "figures", "calibration", "discriminator", "peers"},
+    {"theory", "datasets", "figures", "calibration", "discriminator", "peers", "waiting"},
     {"ledger", "attacks"},
     {"papers", "headtohead"},
     {"experiments", "grids"},

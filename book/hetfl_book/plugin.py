@@ -58,7 +58,9 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="paper: the published setting; book: CPU minutes.")] = "book",
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, from 0 on; by default as the paper.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods.")] = None,
-    pending: Annotated[bool, typer.Option("--pending", help="The unfinished runs, most wanted first.")] = False,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="The unfinished runs, as data/queue.toml lists them.")
+    ] = False,
     budget: Annotated[str | None, typer.Option(help="Begin no round after this time: 90s, 9m, 2h.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the records; by default HETFL_RESULTS, or one in the user's cache.")
@@ -84,6 +86,8 @@ def reproduce(
     if out is not None:
         check_folder(out)
     print(f"{len(todo)} runs")
+    for command in experiments.commands() if pending else ():
+        print(f"listed, and not among these: {command}")
     elsewhere = set(todo)
     with if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
         try:
@@ -96,6 +100,8 @@ def reproduce(
             raise
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
+    if out is None and len(elsewhere) < len(todo):
+        print("`hetfl ledger --out` with their folder sets them beside the papers' numbers; `hetfl collect` keeps them")
 
 
 @commands.command()
