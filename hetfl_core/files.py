@@ -139,16 +139,37 @@ def _alive(pid: int) -> bool:
 
 
 def results_home() -> Path:
-    """Folder for new records: the checkout's ``data/results``, or ``results`` in the working folder without a checkout.
+    """Folder for new records: the environment variable HETFL_RESULTS, or else a folder in the user's cache.
 
-    An installed library is no place to write to; `hetfl ledger --out results` reads those records beside its own.
+    It is outside the repository, whose own records (`kept_results`) `hetfl collect` adds to.
 
     Returns
     -------
     pathlib.Path
     """
+    import pooch
+
+    if given := os.environ.get("HETFL_RESULTS"):
+        return Path(given).expanduser()
+    return Path(pooch.os_cache("hetfl")) / "results"
+
+
+def kept_results() -> Path:
+    """Folder of the records that are committed: the checkout's ``data/results``.
+
+    Returns
+    -------
+    pathlib.Path
+
+    Raises
+    ------
+    FileNotFoundError
+        Without a checkout: an installed library is no place to write to.
+    """
     checkout = Path(__file__).resolve().parent.parent / "data"
-    return checkout / "results" if (checkout / "registry.toml").exists() else Path("results")
+    if not (checkout / "registry.toml").exists():
+        raise FileNotFoundError("there is no checkout with a folder data/results: name the folder of the records")
+    return checkout / "results"
 
 
 def data_path(*parts: str) -> Path:

@@ -42,11 +42,12 @@ CORE = [
 its own room."""
 
 BOOK = [
-    {"theory", "datasets", "figures", "calibration", "discriminator", "peers"},
+    {"theory", "datasets", "figures", "calibration", "discriminator", "peers", "waiting"},
     {"ledger", "attacks"},
     {"papers", "headtohead"},
     {"experiments", "grids"},
     {"verification"},
+    {"collecting"},
     {"notebook", "plugin", "report"},
 ]
 """Those of `hetfl_book`, which stands on `hetfl_core`."""

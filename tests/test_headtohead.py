@@ -411,6 +411,13 @@ def test_cells_pair_by_seed_and_leave_out_clients_of_few_rows() -> None:
     assert by_client["counts"].tolist() == [True, True, False]
 
 
+def test_seconds_of_a_busy_machine_do_not_enter_the_mean() -> None:
+    found = three(ALONE, BASE)
+    late = replace(found[2], seconds=99.0, hardware={"busy": True})
+    assert ranking.cells([*found[:2], late])["seconds"].tolist() == [2.0]
+    assert ranking.cells([replace(r, hardware={"busy": True}) for r in found])["seconds"].isna().all()
+
+
 def test_where_no_client_has_ten_rows_of_a_class_all_count() -> None:
     few = [replace(r, per_client={**r.per_client, "rarest": [3, 9, 3]}) for r in three(ALONE, BASE)]
     assert ranking.cells(few)["score"].tolist() == pytest.approx([100 * np.mean(BASE)])

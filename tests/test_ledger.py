@@ -482,6 +482,9 @@ def test_how_many_times_as_long():
     assert by_id([*timed("FLIC-HL", [60, 122, 61]), *timed("Local", [10, 20, 10])]).loc[name, "verdict"] == "fails"
     other = timed("Local", [10, 20, 10], hardware={"cpu": "another"})
     assert by_id([*timed("FLIC-HL", [20, 42, 19]), *other]).loc[name, "verdict"] == "pending", "not the same machine"
+    busy = {"hardware": {"cpu": "x", "busy": True}}
+    other = [*timed("FLIC-HL", [20, 42, 19], **busy), *timed("Local", [10, 20, 10], **busy)]
+    assert by_id(other).loc[name, "verdict"] == "pending", "other work took its part of the time"
 
 
 def test_a_claim_about_a_table_is_judged_on_its_mean():

@@ -23,7 +23,7 @@ import pooch
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
-from hetfl_book import ledger
+from hetfl_book import ledger, waiting
 from hetfl_book.papers import eeg, fedcma, fedcr, fedcr_tables, flic, flic_further, hospitals, hyfem, privacy
 from hetfl_book.papers.experiment import Experiment, Scale
 from hetfl_core import checks, numerics, records
@@ -122,13 +122,26 @@ def jobs(
 def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:
     """Runs without a record whose data are at hand, most wanted first: all methods of one seed before the next.
 
-    Each experiment has as many seeds as it wants, unless `seeds` says how many. A record that was made with settings
-    that the method no longer has is none (`outdated`).
+    ``data/queue.toml`` says what is wanted first (`hetfl_book.waiting`); what it does not name comes after that. Each
+    experiment has as many seeds as that file or itself wants, unless `seeds` says how many. A record that was made with
+    settings that the method no longer has is none (`outdated`).
     """
     have = {r.relative_path for folder in _folders(out) for r in ledger.load(folder) if not outdated(r)}
+    listed = [
+        job
+        for line in waiting.queue()
+        for name in line.experiments
+        if name in EXPERIMENTS
+        for job in jobs(name, scale, line.seeds if seeds is None else seeds, line.methods)
+    ]
     order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].priority)
-    todo = [job for name in order for job in jobs(name, scale, seeds)]
+    todo = dict.fromkeys([*listed, *(job for name in order for job in jobs(name, scale, seeds))])
     return [job for job in todo if job.relative_path not in have and available(find(job.experiment))]
+
+
+def commands() -> list[str]:
+    """What ``data/queue.toml`` lists beside runs of experiments: commands that make others."""
+    return [line.command for line in waiting.queue() if line.command]
 
 
 def outdated(record: ledger.RunRecord) -> bool:

@@ -289,7 +289,7 @@ def make(name: str) -> Grid:
     grid.about.update(command=f"python -m hetfl_book.grids {name}", seconds=round(time.perf_counter() - began))
     grid.about.update(made_in)
     text = json.dumps(asdict(grid), ensure_ascii=False, separators=(",", ":"))
-    files.write_atomically(files.results_home().with_name("grids") / f"{name}.json", f"{text}\n".encode())
+    files.write_atomically(files.kept_results().with_name("grids") / f"{name}.json", f"{text}\n".encode())
     return grid
 
 

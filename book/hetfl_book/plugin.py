@@ -58,10 +58,12 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="paper: the published setting; book: CPU minutes.")] = "book",
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, from 0 on; by default as the paper.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods.")] = None,
-    pending: Annotated[bool, typer.Option("--pending", help="The unfinished runs, most wanted first.")] = False,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="The unfinished runs, as data/queue.toml lists them.")
+    ] = False,
     budget: Annotated[str | None, typer.Option(help="Begin no round after this time: 90s, 9m, 2h.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the records; by default data/results, without a checkout results.")
+        Path | None, typer.Option(help="Folder of the records; by default HETFL_RESULTS, or one in the user's cache.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
@@ -84,6 +86,8 @@ def reproduce(
     if out is not None:
         check_folder(out)
     print(f"{len(todo)} runs")
+    for command in experiments.commands() if pending else ():
+        print(f"listed, and not among these: {command}")
     elsewhere = set(todo)
     with if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
         try:
@@ -96,12 +100,14 @@ def reproduce(
             raise
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
+    if out is None and len(elsewhere) < len(todo):
+        print("`hetfl ledger --out` with their folder sets them beside the papers' numbers; `hetfl collect` keeps them")
 
 
 @commands.command()
 def pack(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder of the records; by default data/results, without a checkout results.")
+        Path | None, typer.Argument(help="Folder of the records; by default the checkout's data/results.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say what is to be packed; fail if there is any.")
@@ -115,6 +121,26 @@ def pack(
         print(f"{path}: {'to be packed, by `hetfl pack`' if check else 'packed'}")
     if check and changed:
         raise typer.Exit(1)
+
+
+@commands.command()
+def collect(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of new records; by default where `hetfl reproduce` writes.")
+    ] = None,
+    experiment: Annotated[list[str] | None, typer.Option(help="Only the records of these experiments.")] = None,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="Mark them as made beside other work: no figure of time takes their seconds.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Let them replace records of the same runs.")] = False,
+) -> None:
+    """Take new records into data/results, to be committed, if each could be made again from a commit of the history."""
+    from hetfl_book import collecting
+    from hetfl_core.files import results_home
+
+    source = results_home() if folder is None else folder
+    taken = collecting.collect(source, only=experiment or (), busy=busy, again=again)
+    print("\n".join(collecting.overview(taken)) or f"{source} has no record that is not in data/results")
 
 
 @commands.command()
@@ -132,7 +158,7 @@ def headtohead(
         bool, typer.Option("--describe", help="Keep what they look like in data/headtohead.csv, which the guide reads.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of new records; by default data/results, without a checkout results.")
+        Path | None, typer.Option(help="Folder of new records; by default HETFL_RESULTS, or one in the user's cache.")
     ] = None,
     jobs: Annotated[
         int, typer.Option(help="Processes that share the runs; by default one. The results are the same.")
@@ -216,7 +242,9 @@ def arithmetic(
     seed: Annotated[int, typer.Option(help="The one seed.")] = 0,
     mode: Annotated[list[str] | None, typer.Option(help="portable, fastest or scalar; all by default.")] = None,
     stack: Annotated[list[int] | None, typer.Option(help="Most clients in a stack; 1024 and 3 by default.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the records; by default HETFL_RESULTS, or one in the user's cache.")
+    ] = None,
 ) -> None:
     """One run with one seed, rounded in several ways: other instructions, other stacks. Each is a record."""
     from hetfl_book import experiments, verification

@@ -23,7 +23,8 @@ def environment() -> dict[str, Any]:
     -------
     dict
         ``versions`` (Python and the packages that matter), ``hardware`` (``cpu`` model, ``cores`` and ``threads`` in
-        use, ``gpu`` name or None; a record also has ``jobs`` there, where so many runs were made side by side),
+        use, ``gpu`` name or None; ``busy`` is true there where this process has a lowered priority, as with ``nice``,
+        and so waits for other work; a record also has ``jobs`` there, where so many runs were made side by side),
         ``numerics`` (`hetfl_core.numerics.in_effect`), ``commit`` and ``dirty``. Without git, or outside a checkout,
         the commit is ``"unknown"`` and `dirty` None; the environment variable ``HETFL_COMMIT`` (as from ``git describe
         --always --dirty --abbrev=40``) then says it for a copy of the code.
@@ -33,8 +34,14 @@ def environment() -> dict[str, Any]:
     commit, dirty = code_revision()
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     hardware = {"cpu": _cpu_model(), "cores": usable_cores(), "threads": torch.get_num_threads(), "gpu": gpu}
+    hardware |= {"busy": True} if lowered_priority() else {}
     made = {"versions": _versions(), "hardware": hardware, "numerics": numerics.in_effect()}
     return {**made, "commit": commit, "dirty": dirty}
+
+
+def lowered_priority() -> bool:
+    """Whether this process lets others go first, so that its seconds measure their work, too; False on Windows."""
+    return hasattr(os, "nice") and os.nice(0) > 0
 
 
 @cache
@@ -65,13 +72,35 @@ def code_revision() -> tuple[str, bool | None]:
     dirty : bool or None
         Whether the code differs; None where that is not known.
     """
-    root = Path(__file__).resolve().parents[2]
-    top, commit = _git(root, "rev-parse", "--show-toplevel"), _git(root, "rev-parse", "HEAD")
-    if not top or Path(top).resolve() != root or not commit:
+    root = _checkout()
+    commit = _git(root, "rev-parse", "HEAD") if root else None
+    if not root or not commit:
         stated = os.environ.get("HETFL_COMMIT", "")
         return (stated.removesuffix("-dirty"), stated.endswith("-dirty")) if stated else ("unknown", None)
     changes = _git(root, "status", "--porcelain", "--", ".", ":(exclude)data/results")
     return commit, None if changes is None else bool(changes)
+
+
+def history() -> frozenset[str] | None:
+    """The commits that led to the checkout's present one, which is among them.
+
+    Returns
+    -------
+    frozenset of str or None
+        Of 40 digits each. None where they cannot be seen: without git, outside a checkout, or in a clone that lacks
+        the older ones.
+    """
+    root = _checkout()
+    if root is None or _git(root, "rev-parse", "--is-shallow-repository") != "false":
+        return None
+    return frozenset((_git(root, "rev-list", "HEAD") or "").split())
+
+
+def _checkout() -> Path | None:
+    """The top of the repository whose package this is; None where it is installed elsewhere."""
+    root = Path(__file__).resolve().parents[2]
+    top = _git(root, "rev-parse", "--show-toplevel")
+    return root if top and Path(top).resolve() == root else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -73,7 +73,7 @@ class RunRecord:
         As from `environment`. `numerics` says with which instructions was computed (`hetfl_core.numerics.in_effect`);
         empty in records that were written without, for which `isa` is None and `numerics_revision` 0.
     seconds : float
-        Wall time of the run, s.
+        Wall time of the run, s; figures of time take `timing`.
     created : str
         UTC time, ISO 8601.
     path : Path, optional
@@ -194,6 +194,16 @@ class RunRecord:
     def stand_in(self) -> bool:
         """Whether the data are a stand-in, which is never set against a paper's number."""
         return bool((self.federation.get("info") or {}).get("stand_in", False))
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine had other work meanwhile, so that the seconds enter no figure of time."""
+        return bool(self.hardware.get("busy", False))
+
+    @property
+    def timing(self) -> float:
+        """The seconds as figures of time take them: NaN of a `busy` record."""
+        return math.nan if self.busy else self.seconds
 
     @property
     def isa(self) -> str | None:
@@ -362,7 +372,7 @@ def value(record: RunRecord, metric: str) -> float:
     Returns
     -------
     float
-        NaN where the record does not have the metric.
+        NaN where the record does not have the metric, and for the ``"seconds"`` of a `busy` one.
 
     Raises
     ------
@@ -373,7 +383,7 @@ def value(record: RunRecord, metric: str) -> float:
     """
     checks.instance("record", record, RunRecord)
     checks.nonempty_str("metric", metric)
-    x = record.metrics.get(metric)
+    x = None if metric == "seconds" and record.busy else record.metrics.get(metric)
     return math.nan if x is None else to_percent(float(x), metric)
 
 

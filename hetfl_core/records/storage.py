@@ -22,7 +22,7 @@ import pandas as pd
 from filelock import FileLock
 
 from hetfl_core import checks
-from hetfl_core.files import data_path, remove_drafts, results_home, write_atomically
+from hetfl_core.files import data_path, kept_results, remove_drafts, write_atomically
 from hetfl_core.records.record import SCALES, RunRecord, is_experiment, measured, relative_path_of
 
 PACKED = ".jsonl"
@@ -324,7 +324,7 @@ def pack(folder: str | Path | None = None, *, check: bool = False) -> list[Path]
     Parameters
     ----------
     folder : path, optional
-        Default: where new records go (`hetfl_core.files.results_home`).
+        Default: the checkout's ``data/results`` (`hetfl_core.files.kept_results`).
     check : bool
         Write nothing.
 
@@ -339,7 +339,7 @@ def pack(folder: str | Path | None = None, *, check: bool = False) -> list[Path]
         As from `load`; packed files that were written before are whole.
     """
     checks.flag("check", check)
-    root = results_home() if folder is None else checks.path("folder", folder)
+    root = kept_results() if folder is None else checks.path("folder", folder)
     if not root.is_dir():
         raise FileNotFoundError(f"there is no results folder {root}")
     with nullcontext() if check else _held(root), _no_collection():

@@ -40,6 +40,7 @@ FACTS: list[Fact] = [
     ("Most of that is a better threshold", which_method.SHARES["heart", "all"] < more[ZEROS].mean / 2),
     ("hospitals fare the same when nothing is exchanged", abs(exchanged["FLIC-Class"].mean) < 0.05),
     ("In the best runs of HyFEM's server matching changed nothing", len({name.split(",")[0] for name in best}) == len({name.split(",")[0] for name in cells}) > 1),
+    ("The published code's rule cost it {:.0f} points where clients start apart and nothing pulls them together", -hyfem.by_the_published_rule("mu 0, own starts, reset").mean),
     ("split USPS among the clients as its code does, and four of our five numbers agree", near[flic.CODE] == 4, len(flic.from_table_3()[flic.CODE]) == 5),
     ("Split it as its text says, and none does", near[flic.TEXT] == 0),
     ("which classes a client holds", deployment.talking["presence_direct"].min() > 0.85),

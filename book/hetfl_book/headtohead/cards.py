@@ -8,6 +8,7 @@ on made hospitals, bytes, gains and settings from the records of the head to hea
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 import textwrap
@@ -373,7 +374,7 @@ def _cost_in_words(line: str) -> str:
     found = _cost(line)
     if found is None:
         return "–"
-    seconds = f"{found['seconds']:.2f} s"
+    seconds = "–" if math.isnan(found["seconds"]) else f"{found['seconds']:.2f} s"
     return seconds if line == ALONE or not found["bytes_up"] else f"{_bytes(line)} a round; {seconds} a run"
 
 

@@ -52,7 +52,7 @@ def choices(folders: Iterable[Path | None] = (None,)) -> pd.DataFrame:
         told = {key: record.settings[key] for key in ("chosen", "edges", "reason")}
         tried = len(record.settings["table"].get("log_loss", []))
         rows.append({"federation": name, "size": size, "method": record.method, **told, "settings": tried})
-        rows[-1]["seconds"] = record.seconds
+        rows[-1]["seconds"] = record.timing
     return pd.DataFrame(rows)
 
 
@@ -147,8 +147,8 @@ def cells(found: Sequence[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
         count and seeds; ``gain``, ``low``, ``high`` and ``p`` over training alone, ``gain_logistic`` … over logistic
         regression alone and ``gain_sharing`` … over the control with nothing exchanged; ``worst``, the smallest mean
         gain of a client that counts, and ``worst_client``; ``bytes_up``, ``bytes_down``, ``sent`` (both) and
-        ``seconds``, means over seeds; ``seeds`` and ``diverged``, numbers of runs. Where a run has no figure, there is
-        no mean.
+        ``seconds``, means over seeds, where runs on a busy machine have none; ``seeds`` and ``diverged``, numbers of
+        runs. Where a run has no figure, there is no mean.
     """
     if not found:
         return pd.DataFrame(columns=["federation", "size", "method"])
@@ -203,7 +203,7 @@ def _cost(record: RunRecord) -> dict[str, Any]:
     up, down = (record.metrics.get(name, 0) for name in COSTS[:2])
     lost = bool(record.metrics.get("diverged"))
     same = {"experiment": record.experiment, "method": record.method, "seeds": 1}
-    return {**same, "bytes_up": up, "bytes_down": down, "sent": up + down, "seconds": record.seconds, "diverged": lost}
+    return {**same, "bytes_up": up, "bytes_down": down, "sent": up + down, "seconds": record.timing, "diverged": lost}
 
 
 def _gap(mine: Mapping[int, float], theirs: Mapping[int, float], sign: float, ratio: float) -> Gain:

@@ -458,7 +458,10 @@ def _settle(
 
 
 def _on_different_machines(a: Iterable[RunRecord], b: Iterable[RunRecord]) -> set[int]:
-    """Seeds whose two runs cannot be compared in seconds: of other machines, or that shared one with other runs."""
+    """Seeds whose two runs cannot be compared in seconds: of other machines, or that shared one with other runs.
+
+    Those of a busy machine have no seconds to compare (`hetfl_core.records.value`).
+    """
 
     def machine(r: RunRecord) -> list[Any]:
         shared = len(r.settings.get("together") or [r.seed]), r.hardware.get("jobs", 1)

@@ -96,7 +96,7 @@ class Experiment:
     files_present : callable, optional
         Whether they are, for data that are placed by hand and not in the registry of downloads.
     priority : int
-        Place in the queue of pending runs; smaller is more wanted.
+        Place among the pending runs that ``data/queue.toml`` does not name; smaller is more wanted.
     seeds : int or sequence of int
         How many seeds, or which: as many as the paper ran, or as we want where the experiment is our own.
     prepare : dict of str to callable
