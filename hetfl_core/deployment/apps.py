@@ -26,10 +26,11 @@ from hetfl_core.deployment.coordinator import (
     Roster,
     share_messages,
 )
+from hetfl_core.deployment.secret import Releases, secret_of
 from hetfl_core.deployment.site import FileStore, Reply, RunSettings, Site, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.federation import Client
-from hetfl_core.files import write_atomically
+from hetfl_core.files import private, private_folder, write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 
@@ -131,14 +132,17 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     app = ClientApp()
 
     @app.query()
+    @private()
     def hello(message: Message, context: Context) -> Message:
         return answer(wire.pack(_introduction(message.content, context, named, load)), reply_to=message)
 
     @app.train("tasks")
+    @private()
     def train(message: Message, context: Context) -> Message:
         return answer(wire.pack_replies(_work(message.content, context, named, load)), reply_to=message)
 
     @app.train(mods=[secaggplus_mod])
+    @private()
     def add(message: Message, context: Context) -> Message:
         return answer(_masked(message.content, context, named, load), reply_to=message)
 
@@ -159,12 +163,38 @@ def _introduction(content: RecordDict, context: Context, methods: Mapping[str, M
                 }
         settings = settings_of(asked["settings"])
         site = Site(_loaded(load, context, asked["settings"]), next(iter(methods.values())), settings, n_clients=1)
-        if "state" in context.node_config:
-            _as_folder(site.spec.name)
+        for run, method in methods.items():
+            _secret(context, site.spec.name, run, method)
         return told(site.spec, site.client)
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot take part")
         return {"error": f"cannot take part: {_in_words(error)}"}
+
+
+def _folder(context: Context, name: str, run: str) -> Path | None:
+    """Where a client keeps its part in a run; None where its owner named no folder."""
+    if "state" not in context.node_config:
+        return None
+    return private_folder(Path(str(context.node_config["state"])) / _as_folder(name)) / run
+
+
+def _secret(context: Context, name: str, run: str, method: Method) -> bytes:
+    """What keys a client's noise; empty for a method that draws none.
+
+    Raises
+    ------
+    SiteError
+        Where there must be one, and no folder to keep it in.
+    """
+    folder = _folder(context, name, run)
+    if not method.needs_secret:
+        return b""
+    if folder is None:
+        raise SiteError(
+            f"{run} adds noise for privacy, whose secret must be kept: start the client with a folder for its state "
+            "(`hetfl deploy client --state FOLDER`)"
+        )
+    return secret_of(folder.parent)
 
 
 def _as_folder(name: str) -> str:
@@ -202,12 +232,15 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
     for run, task in tasks.items():
         try:
-            site = Site(client, methods[run], settings, task.n_clients, task.features)
+            secret, folder = _secret(context, client.name, run, methods[run]), _folder(context, client.name, run)
+            site = Site(client, methods[run], settings, task.n_clients, task.features, secret)
             store: FileStore | wire.ContextStore = wire.ContextStore(context.state, run)
-            if "state" in context.node_config:
-                folder = Path(str(context.node_config["state"])) / _as_folder(site.spec.name) / run
-                store = FileStore(folder, site.identity(run))
-            replies[run], memory = site.work(task, store.load())
+            if folder is not None:
+                store = FileStore(private_folder(folder), site.identity(run))
+            reply, memory = site.work(task, store.load())
+            if folder is not None and reply.sent and site.method.needs_secret:
+                Releases(folder).add(task, reply.sent)
+            replies[run] = reply
             if memory is not None:
                 store.save(memory)
             if site.last is not None and isinstance(store, FileStore):
@@ -477,6 +510,7 @@ def server_app(methods: Methods) -> ServerApp:
     return app
 
 
+@private()
 def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, Result]:
     """Run methods over the nodes of a grid (see `server_app`).
 
@@ -502,7 +536,9 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
     named = _named(methods)
     folder = Path(str(config["folder"])) if config.get("folder") else None
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)  # one that was there is its owner's to open or close
+        for run in named:
+            private_folder(folder / run)
 
     def say(what: str) -> None:
         print(what, flush=True)

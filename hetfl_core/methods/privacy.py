@@ -41,6 +41,7 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.rng import Stream, normal
 from hetfl_core.settings import Checked, Unbounded
 
 __all__ = ["Privacy", "epsilon", "noise_multiplier"]
@@ -79,15 +80,15 @@ class Privacy(Checked):
         """Standard deviation s = z · 2R of the noise of each entry, in the units of the parameters."""
         return self.noise_multiplier * self.sensitivity if self.noise_multiplier else 0.0
 
-    def protect(self, sent: Params, received: Tensors, rng: torch.Generator) -> Params:
+    def protect(self, sent: Params, received: Tensors, rng: Stream) -> Params:
         """Clip the move from `received` to `sent`, and add noise to each entry.
 
         Parameters
         ----------
         sent, received : dict of str to Tensor
             The message, and what it started from; each tensor of `sent` is in `received`, in the same shape.
-        rng : torch.Generator
-            On the CPU; the client's own stream.
+        rng : torch.Generator or hetfl_core.rng.SecretStream
+            The client's own: what `Method.protect` is given.
 
         Returns
         -------
@@ -106,7 +107,7 @@ class Privacy(Checked):
             clipped = _moved(received, {name: factor * move for name, move in moves.items()}, self.clip)
         if not self.noise_multiplier:
             return clipped
-        drawn = {name: torch.randn(p.shape, generator=rng, dtype=p.dtype).to(p.device) for name, p in clipped.items()}
+        drawn = {name: normal(p.shape, rng, p.dtype).to(p.device) for name, p in clipped.items()}
         return {name: p + self.deviation * drawn[name] for name, p in clipped.items()}
 
     def epsilon(self, delta: float, releases: int) -> float:

@@ -38,6 +38,7 @@ from hetfl_core.methods import FLIC, Method, PFedHN
 from hetfl_core.methods.privacy import Privacy, epsilon
 from hetfl_core.networks import Params
 from hetfl_core.networks.layers import has_prefix
+from hetfl_core.rng import Stream
 from hetfl_core.settings import Checked
 
 
@@ -92,15 +93,15 @@ class Guard(Checked):
         whole = 2 * self.clip[group] * math.sqrt(len(self.clip)) * self.noise_multiplier
         return whole / math.sqrt(self.shared)
 
-    def protect(self, sent: Params, received: Mapping[str, Tensor], rng: torch.Generator) -> Params:
+    def protect(self, sent: Params, received: Mapping[str, Tensor], rng: Stream) -> Params:
         """Each group's move clipped and noised, by `Privacy`.
 
         Parameters
         ----------
         sent, received : dict of str to Tensor
             The upload; and what was received.
-        rng : torch.Generator
-            On the CPU; the client's own stream.
+        rng : torch.Generator or hetfl_core.rng.SecretStream
+            The client's own: what `Method.protect` is given.
         """
         out: Params = {}
         names: dict[str, list[str]] = {}
@@ -177,7 +178,7 @@ def _family(family: type[Method]) -> type[Method]:
             if isinstance(self, PFedHN):
                 raise ValueError("method must send models or features; pFedHN's differences have no guard yet")
 
-        def protect(self, upload: Params, received: Params, rng: torch.Generator) -> Params:
+        def protect(self, upload: Params, received: Params, rng: Stream) -> Params:
             """Clip and noise."""
             return self.guard.protect(super().protect(upload, received, rng), received, rng)
 
