@@ -8,7 +8,8 @@ together is one Gaussian mechanism of sensitivity :math:`2 \sqrt G` and noise mu
 
 *What is protected:* a client's whole upload. Neighbours are any two data sets of that client (`privacy` says more).
 *What is not:* what the server is told besides (`watching.Seen.told`): Fed-CMA's counts of classes, sample-weighted
-means; how long training takes; which blocks a client has.
+means; how long training takes; which blocks a client has; and in a deployment each client's accuracy and loss terms.
+Here the noise follows from the seed, which the attacker is not given; deployed clients draw it with secrets of theirs.
 
 *Sums.* Where the server sees nothing but the sum of m uploads (secure aggregation, [1]_), clients can share the noise:
 each adds :math:`s_g / \sqrt m`, and the sum has noise multiplier z with respect to any one of them, as long as all m do
