@@ -128,6 +128,7 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     from flwr.client.mod import secaggplus_mod
     from flwr.clientapp import ClientApp
 
+    sums.keep_masks_secret()
     named = _named(methods)
     app = ClientApp()
 
