@@ -177,7 +177,7 @@ def client(
     """
     _needs(ca, "ask the server for its ca.crt")
     _needs(key, f"hetfl deploy key {name}")
-    if not gate.is_local(gate.split(server)[0]):
+    if not gate.is_local(gate.host_and_port(server)[0]):
         _closed(server, ca, "the server")  # one that does not answer yet is waited for by the SuperNode
     paths = {"data": data, "state": state or ""}
     told = {"name": name} | {key: str(Path(path).expanduser().resolve()) for key, path in paths.items() if path}

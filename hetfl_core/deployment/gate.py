@@ -38,7 +38,7 @@ def is_local(host: str) -> bool:
         return False
 
 
-def split(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """Host and port of HOST:PORT.
 
     Raises
@@ -74,7 +74,7 @@ def forwarded(address: str, certificate: Path, patience: float = 10.0) -> list[s
     ConnectionError
         Where nobody answers, or with another certificate.
     """
-    host, port = split(address)
+    host, port = host_and_port(address)
     trusted = ssl.create_default_context(cafile=str(certificate))
     found = []
     for path in OWNERS:

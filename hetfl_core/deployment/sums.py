@@ -149,7 +149,7 @@ def keep_masks_secret() -> None:
         module = importlib.import_module(f"flwr.{name}")
         if not hasattr(module, "pseudo_rand_gen"):
             raise RuntimeError(f"flwr.{name} makes its masks in another way than the version of Flower that we know")
-        module.pseudo_rand_gen = masks
+        setattr(module, "pseudo_rand_gen", masks)  # noqa: B010
 
 
 def answer(vector: np.ndarray, terms: Mapping[str, float]) -> RecordDict:

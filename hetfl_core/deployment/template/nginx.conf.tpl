@@ -26,6 +26,9 @@ http {
         ssl_certificate_key secrets/server.key;
         ssl_protocols TLSv1.2 TLSv1.3;
         client_max_body_size 256m;
+        proxy_request_buffering off;    # no message is written to the disk
+        proxy_buffering off;
+        proxy_next_upstream off;
 
         location / {
             return 403;
