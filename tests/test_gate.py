@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import threading
 import tomllib
@@ -65,6 +66,22 @@ def answering(app):
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+def test_a_study_is_its_owners_alone(tmp_path):
+    """With the keys in it, and whatever is put there later."""
+    before = os.umask(0o022)
+    try:
+        folder = tmp_path / "study"
+        deploy("new", folder)
+        deploy("certificates", "--host", "localhost", "--secrets", folder / "secrets")
+        deploy("key", "berlin", "--secrets", folder / "secrets")
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    rights = {path: path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
+    assert {path.name for path in rights} >= {"secrets", "berlin", "server.key", "nginx.conf", "methods.py"}
+    assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in rights.items())
 
 
 def test_the_superlink_listens_on_its_own_machine_unless_told_otherwise(app):
@@ -134,9 +151,9 @@ def test_the_paths_are_those_that_a_client_with_a_key_asks_for():
     router = pytest.importorskip("flwr.superlink.routers.fleet.router", reason="Flower is not installed").router
     all_of_them = {route.path for route in router.routes}
     assert all_of_them - {*gate.FLEET} == {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}, "for who has no key"
-    text = (Path(gate.__file__).parent / "template/nginx.conf.tpl").read_text()
+    text = (Path(gate.__file__).parent / "template/nginx.conf.tpl").read_text("utf8")
     assert "|".join(path.rpartition("/")[2] for path in gate.FLEET) in text
-    assert (ROOT / "book/how-to-run.md").read_text("utf8").count("deployment/template/nginx.conf.tpl") == 1
+    assert text in (ROOT / "book/how-to-run.md").read_text("utf8"), "the page shows the very file"
 
 
 def test_flower_has_the_version_whose_port_was_looked_at():
