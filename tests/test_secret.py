@@ -344,3 +344,21 @@ def test_what_a_deployment_leaves_is_its_owners_alone(tmp_path):
     del own["state/."]  # was there before, and is its owner's to open or close
     assert len([name for name in own if name.endswith("model.safetensors")]) == 6
     assert {name: oct(mode) for name, mode in own.items() if mode & 0o077} == {}
+
+
+def test_a_second_run_stays_out_of_a_folder_in_which_one_is_at_work(tmp_path):
+    folder = {"folder": str(tmp_path / "out"), "rounds": 1}
+    grid, refused = grid_of(FED, {"FLIC": PLAIN}), []
+
+    def before(node, message):
+        if not refused:
+            with pytest.raises(
+                DeploymentError, match=r"a run is at work in .*out already: wait for its end or stop it"
+            ):
+                deploy(FED, {"FLIC": PLAIN}, folder)
+            refused.append(node)
+
+    grid.before = before
+    serve(grid, {**CONFIG, **folder}, {"FLIC": PLAIN})
+    assert refused
+    deploy(FED, {"FLIC": PLAIN}, folder)

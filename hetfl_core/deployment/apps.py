@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save
 
 from hetfl_core import checks
@@ -530,14 +532,42 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
     Raises
     ------
     DeploymentError
-        If clients are missing at the beginning, or no usable answer comes in a round.
+        If clients are missing at the beginning, no usable answer comes in a round, or another run is at work in the
+        folder.
     ValueError
         For a config, or a federation, that cannot be run.
     """
     named = _named(methods)
     folder = Path(str(config["folder"])) if config.get("folder") else None
+    with _alone(folder):
+        return _served(grid, config, named, folder)
+
+
+@contextmanager
+def _alone(folder: Path | None) -> Iterator[None]:
+    """Keep a second run out of a folder as long as one is at work there."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)  # one that was there is its owner's to open or close
+    try:
+        lock = FileLock(folder / ".lock", timeout=0, mode=0o600)
+        lock.acquire()
+    except Timeout as error:
+        raise DeploymentError(
+            f"a run is at work in {folder} already: wait for its end or stop it (`flwr stop`), or name another folder"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _served(
+    grid: Grid, config: Mapping[str, Any], named: Mapping[str, Method], folder: Path | None
+) -> dict[str, Result]:
+    """Run methods over the nodes of a grid, in a folder that is theirs."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)  # one that was there is its owner's to open or close
         for run in named:
             private_folder(folder / run)
 
