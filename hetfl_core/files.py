@@ -8,7 +8,8 @@ import platform
 import re
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +20,7 @@ DAY = 24 * 3600
 """Seconds after which nobody is still writing a draft."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file so that a reader, or a crash at any moment, finds either the old content or the new.
 
     Parameters
@@ -27,6 +28,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     path : Path
         Its folder is made if it is missing.
     content : bytes
+    mode : int
+        Rights of a new file, less those that the process takes off (its umask).
 
     Raises
     ------
@@ -42,7 +45,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_drafts(path)
-        with open(draft, "wb") as file:
+        with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -57,6 +60,40 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(
             error.errno, f"cannot write {path} ({len(content)} bytes): {why}; what was there before is untouched"
         ) from error
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """Let all files and folders that this process makes be its owner's alone, for the length of a ``with`` block."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder for its owner's eyes only, with those above that are missing; or close one that is there to others.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Returns
+    -------
+    Path
+        The same.
+
+    Raises
+    ------
+    OSError
+        If the disk refuses.
+    """
+    with private():
+        folder.mkdir(parents=True, exist_ok=True)
+    with suppress(PermissionError):  # another's, who says who may read it
+        folder.chmod(0o700)
+    return folder
 
 
 def unwritable(folder: Path) -> str:

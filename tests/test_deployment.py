@@ -36,6 +36,7 @@ from hetfl_core.deployment import (
     commands,
     load_model,
     serve,
+    sums,
     trial,
     wire,
 )
@@ -792,6 +793,25 @@ def test_a_folder_of_other_data_is_refused(tmp_path):
 def test_configs_that_cannot_be_run(config, why):
     with pytest.raises(ValueError, match=why):
         settings_of(config)
+
+
+def test_masks_of_sums_come_of_all_of_their_keys():
+    """Flower makes 32 bits of a key of 256, by exclusive or: two keys with the same words in another order are one."""
+    secaggplus = pytest.importorskip("flwr.common.secure_aggregation.secaggplus_utils")
+    key = bytes(range(32))
+    turned = key[4:8] + key[:4] + key[8:]
+    theirs = [secaggplus.pseudo_rand_gen(each, 2**32, [(5,)])[0] for each in (key, turned)]
+    assert np.array_equal(*theirs)
+    mine = [sums.masks(each, 2**32, [(5, 2), (3,), ()]) for each in (key, turned, key)]
+    assert [part.shape for part in mine[0]] == [(5, 2), (3,), ()]
+    assert all(map(np.array_equal, mine[0], mine[2]))
+    assert not np.isin(np.concatenate([p.ravel() for p in mine[0]]), np.concatenate([p.ravel() for p in mine[1]])).any()
+    (many,) = sums.masks(key, 2**32, [(20_000,)])
+    assert kstest(many / 2**32, "uniform").pvalue > 0.01
+    assert many.dtype == np.int64
+    client_app(FedAvg(SMALL), lambda config: None)
+    sides = ("client.mod.secure_aggregation.secaggplus_mod", "server.workflow.secure_aggregation.secaggplus_workflow")
+    assert all(sys.modules[f"flwr.{name}"].pseudo_rand_gen is sums.masks for name in sides)
 
 
 # --- secure aggregation ---------------------------------------------------------------------------------------------

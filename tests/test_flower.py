@@ -1,4 +1,4 @@
-"""A deployment of real processes on loopback: Flower's SuperLink and SuperNodes, on TLS, with authentication."""
+"""A deployment of real processes on loopback: Flower's SuperLink behind a proxy, and SuperNodes, on TLS, with keys."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import json
 import os
 import re
 import socket
+import ssl
+import subprocess
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
+import doors
 import pandas as pd
+import psutil
 import pytest
 import torch
 from test_blocks import FED, refuses, short
 from test_deployment import PREPARE, tables
+from test_secret import modes
 
 from hetfl_core import Federation, simulate
-from hetfl_core.deployment import load_model
+from hetfl_core.deployment import gate, load_model
+from hetfl_core.deployment.programs import program, surroundings
 from hetfl_core.deployment.trial import Loopback
 from hetfl_core.engine import checkpoint
 from hetfl_core.engine.run import ends
@@ -150,21 +157,90 @@ def on_tables(consortium: Loopback, out: Path, state: Path, names: list[str], me
     return said
 
 
+def flower(home: Path, port: int, certificate: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Flower's own command, pointed at a port by somebody who has nothing but this certificate."""
+    home.mkdir(exist_ok=True)
+    (home / "ca.crt").write_text(certificate)
+    lines = ["[superlink]", 'default = "there"', "[superlink.there]", f'address = "127.0.0.1:{port}"']
+    (home / "config.toml").write_text("\n".join([*lines, f'root-certificates = "{home}/ca.crt"', ""]))
+    return subprocess.run([program("flwr"), *words], env=surroundings(home), capture_output=True, text=True)
+
+
+def nobody_but_the_owner_may(consortium: Loopback, ports: list[int]) -> None:
+    """A stranger without a key, with the certificate that the server shows to everybody, before its doors."""
+    from flwr.superlink.main import create_app
+
+    ca = consortium.app / "secrets/ca.crt"
+    direct = gate.forwarded(f"127.0.0.1:{consortium.port}", ca)
+    assert len(direct) == len(gate.OWNERS), "whoever reaches the SuperLink itself needs no key"
+    every = {*create_app().openapi()["paths"], "/docs", "/openapi.json"} - {*gate.FLEET}
+    assert {"/v1/control/start-run", "/v1/control/stop-run", "/v1/control/stream-logs"} <= every
+    odd = [
+        "/v1/fleet/../control/list-nodes",
+        "//v1/control/list-nodes",
+        "/v1/control/list-nodes?/../../fleet/get-run",
+        "/v1/control/list-nodes#/../../fleet/get-run",
+        "/v1/fleet/get-run/",
+        "/v1/fleet/",
+        "https://localhost/v1/control/list-nodes",
+        "/",
+    ]
+    disguised = ["/v1/control/list-nodes%3f/../../fleet/get-run", "/v1/control/%2e%2e/fleet/get-run"]
+    for port in ports:
+        assert gate.forwarded(f"127.0.0.1:{port}", ca) == []
+        for path in {*every, *odd}:
+            assert doors.asked(port, f"POST {path} HTTP/1.1", ca) == 403, path
+        for path in disguised:  # nginx makes a client's question of them, and that needs a client's key
+            assert doors.asked(port, f"POST {path} HTTP/1.1", ca) in (401, 403), path
+        for path in gate.FLEET:
+            assert doors.asked(port, f"POST {path} HTTP/1.1", ca) == 401, path
+            assert doors.asked(port, f"GET {path} HTTP/1.1", ca) == 403, path
+    shown = ssl.get_server_certificate(("127.0.0.1", ports[-1]))
+    key = str(consortium.app / "secrets/stranger.pub")
+    for words in (
+        ("supernode", "list", "there"),
+        ("supernode", "register", key, "there"),
+        ("run", str(consortium.app), "there"),
+        ("list", "there"),
+        ("stop", "1", "there"),
+        ("log", "1", "there"),
+    ):
+        done = flower(consortium.folder / "stranger's", ports[-1], shown, *words)
+        assert done.returncode, words
+        assert "403" in done.stdout + done.stderr, (words, done.stdout, done.stderr)
+    done = flower(consortium.folder / "owner's", consortium.port, ca.read_text(), "supernode", "list", "there")
+    assert done.returncode == 0, "the same command, on the server's machine"
+
+
+def listening(consortium: Loopback) -> set[str]:
+    """Addresses at which the processes of a federation, and those that they started, are to be reached."""
+    roots = [psutil.Process(process.pid) for process in consortium.processes.values()]
+    each = [one for root in roots for one in (root, *root.children(recursive=True))]
+    return {line.laddr.ip for one in each for line in one.net_connections("inet") if line.status == "LISTEN"}
+
+
 def test_nodes_on_tls_come_out_as_one_process(tmp_path):
     """One story, as processes are slow to start.
 
-    Sites with tables whose columns come in other orders and of which one lacks a column, methods side by side, and a
-    stranger who is not let in.
+    Sites with tables whose columns come in other orders and of which one lacks a column, methods side by side, and
+    strangers who are not let in: neither as a client nor in the owner's place.
     """
     out = tmp_path / "out"
-    with Loopback(tmp_path, [*CLIENTS, "stranger"]) as consortium:
+    before = os.umask(0o022)
+    with Loopback(tmp_path, [*CLIENTS, "stranger"]) as consortium, ExitStack() as stack:
+        stack.callback(os.umask, before)
         state = consortium.app / "state"
         consortium.server()
+        ports = [stack.enter_context(doors.plain(consortium.app, consortium.port))]
+        if doors.NGINX is not None:
+            ports.append(stack.enter_context(doors.nginx(consortium.app, consortium.port)))
+        nobody_but_the_owner_may(consortium, ports)
         consortium.admit(*CLIENTS)
-        wire = Wire(consortium.port)
+        wire = Wire(ports[0])
         for name in CLIENTS[-2:]:
-            consortium.client(name, port=wire.port if name == "w" else None)
-        consortium.client("stranger")
+            consortium.client(name, port=wire.port if name == "w" else ports[-1])
+        consortium.client("stranger", port=ports[0])
+        assert listening(consortium) == {"127.0.0.1"}
         said = on_tables(consortium, out / "tables", state, CLIENTS[-2:], ON_BLOCKS)
         assert "stranger" not in said
         assert "stranger" not in (out / "tables" / "events.log").read_text()
@@ -176,6 +252,10 @@ def test_nodes_on_tls_come_out_as_one_process(tmp_path):
         assert not any(word in wire.seen for word in words)
         assert "No SuperNode found with the given public key" in consortium.log("server")
         consortium.kill("stranger")
+        every = {**modes(consortium.app), **modes(out)}
+        left = {name: oct(mode) for name, mode in every.items() if mode & 0o77 and not name.startswith("nginx")}
+        assert left == {}, "models, messages and keys are their owner's alone"
+        assert oct((consortium.folder / "flower.db").stat().st_mode & 0o777) == "0o600"
         if LONG:
             goes_on_for_long(consortium, out, state)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save
 
 from hetfl_core import checks
@@ -26,10 +28,11 @@ from hetfl_core.deployment.coordinator import (
     Roster,
     share_messages,
 )
+from hetfl_core.deployment.secret import Releases, secret_of
 from hetfl_core.deployment.site import FileStore, Reply, RunSettings, Site, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.federation import Client
-from hetfl_core.files import write_atomically
+from hetfl_core.files import private, private_folder, write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 
@@ -127,18 +130,22 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     from flwr.client.mod import secaggplus_mod
     from flwr.clientapp import ClientApp
 
+    sums.keep_masks_secret()
     named = _named(methods)
     app = ClientApp()
 
     @app.query()
+    @private()
     def hello(message: Message, context: Context) -> Message:
         return answer(wire.pack(_introduction(message.content, context, named, load)), reply_to=message)
 
     @app.train("tasks")
+    @private()
     def train(message: Message, context: Context) -> Message:
         return answer(wire.pack_replies(_work(message.content, context, named, load)), reply_to=message)
 
     @app.train(mods=[secaggplus_mod])
+    @private()
     def add(message: Message, context: Context) -> Message:
         return answer(_masked(message.content, context, named, load), reply_to=message)
 
@@ -159,12 +166,38 @@ def _introduction(content: RecordDict, context: Context, methods: Mapping[str, M
                 }
         settings = settings_of(asked["settings"])
         site = Site(_loaded(load, context, asked["settings"]), next(iter(methods.values())), settings, n_clients=1)
-        if "state" in context.node_config:
-            _as_folder(site.spec.name)
+        for run, method in methods.items():
+            _secret(context, site.spec.name, run, method)
         return told(site.spec, site.client)
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot take part")
         return {"error": f"cannot take part: {_in_words(error)}"}
+
+
+def _folder(context: Context, name: str, run: str) -> Path | None:
+    """Where a client keeps its part in a run; None where its owner named no folder."""
+    if "state" not in context.node_config:
+        return None
+    return private_folder(Path(str(context.node_config["state"])) / _as_folder(name)) / run
+
+
+def _secret(context: Context, name: str, run: str, method: Method) -> bytes:
+    """What keys a client's noise; empty for a method that draws none.
+
+    Raises
+    ------
+    SiteError
+        Where there must be one, and no folder to keep it in.
+    """
+    folder = _folder(context, name, run)
+    if not method.needs_secret:
+        return b""
+    if folder is None:
+        raise SiteError(
+            f"{run} adds noise for privacy, whose secret must be kept: start the client with a folder for its state "
+            "(`hetfl deploy client --state FOLDER`)"
+        )
+    return secret_of(folder.parent)
 
 
 def _as_folder(name: str) -> str:
@@ -202,12 +235,15 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
     for run, task in tasks.items():
         try:
-            site = Site(client, methods[run], settings, task.n_clients, task.features)
+            secret, folder = _secret(context, client.name, run, methods[run]), _folder(context, client.name, run)
+            site = Site(client, methods[run], settings, task.n_clients, task.features, secret)
             store: FileStore | wire.ContextStore = wire.ContextStore(context.state, run)
-            if "state" in context.node_config:
-                folder = Path(str(context.node_config["state"])) / _as_folder(site.spec.name) / run
-                store = FileStore(folder, site.identity(run))
-            replies[run], memory = site.work(task, store.load())
+            if folder is not None:
+                store = FileStore(private_folder(folder), site.identity(run))
+            reply, memory = site.work(task, store.load())
+            if folder is not None and reply.sent and site.method.needs_secret:
+                Releases(folder).add(task, reply.sent)
+            replies[run] = reply
             if memory is not None:
                 store.save(memory)
             if site.last is not None and isinstance(store, FileStore):
@@ -477,6 +513,7 @@ def server_app(methods: Methods) -> ServerApp:
     return app
 
 
+@private()
 def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, Result]:
     """Run methods over the nodes of a grid (see `server_app`).
 
@@ -495,14 +532,44 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
     Raises
     ------
     DeploymentError
-        If clients are missing at the beginning, or no usable answer comes in a round.
+        If clients are missing at the beginning, no usable answer comes in a round, or another run is at work in the
+        folder.
     ValueError
         For a config, or a federation, that cannot be run.
     """
     named = _named(methods)
     folder = Path(str(config["folder"])) if config.get("folder") else None
+    with _alone(folder):
+        return _served(grid, config, named, folder)
+
+
+@contextmanager
+def _alone(folder: Path | None) -> Iterator[None]:
+    """Keep a second run out of a folder as long as one is at work there."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)  # one that was there is its owner's to open or close
+    try:
+        lock = FileLock(folder / ".lock", timeout=0, mode=0o600)
+        lock.acquire()
+    except Timeout as error:
+        raise DeploymentError(
+            f"a run is at work in {folder} already: wait for its end or stop it (`flwr stop`), or name another folder"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _served(
+    grid: Grid, config: Mapping[str, Any], named: Mapping[str, Method], folder: Path | None
+) -> dict[str, Result]:
+    """Run methods over the nodes of a grid, in a folder that is theirs."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        for run in named:
+            private_folder(folder / run)
 
     def say(what: str) -> None:
         print(what, flush=True)

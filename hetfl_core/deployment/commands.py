@@ -17,13 +17,14 @@ from typing import Annotated
 import typer
 
 from hetfl_core.cli_options import pair
+from hetfl_core.deployment import gate
 from hetfl_core.deployment.programs import program, surroundings
 from hetfl_core.files import write_atomically
 
 app = typer.Typer(
     help="Run the methods where the data are, on Flower.\n\n"
-    "At the server: `new`, `certificates`, `server`. At each client: `key`, `client`. At the server again: `admit` "
-    "each client's public key, then `start`. The README of a new app has the commands in order.",
+    "At the server: `new`, `certificates`, `server`, and a proxy before it. At each client: `key`, `client`. At the "
+    "server again: `admit` each client's public key, then `start`. The README of a new app has the commands in order.",
     no_args_is_help=True,
 )
 
@@ -37,8 +38,18 @@ PAUSES = (15, 20, 25, 30)
 SETTLED = 45.0
 """Seconds after which a client that ends had come up."""
 
+LOCAL = "127.0.0.1"
+"""Where the SuperLink listens."""
+
 Port = Annotated[int, typer.Option(help="Port of the SuperLink.")]
 Secrets = Annotated[Path, typer.Option(help="Folder of certificates and keys.")]
+
+
+@app.callback()
+def _for_its_owner_alone(context: typer.Context) -> None:
+    """Whatever a command writes, and what it starts, is for the eyes of who runs it: models, keys, Flower's state."""
+    before = os.umask(0o077)
+    context.call_on_close(lambda: os.umask(before))
 
 
 @app.command()
@@ -112,13 +123,34 @@ def key(name: Annotated[str, typer.Argument(help="Of the client.")], secrets: Se
 @app.command()
 def server(
     secrets: Secrets = Path("secrets"),
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all.")] = "0.0.0.0",
+    host: Annotated[str, typer.Option(help="Address to listen at; one that this machine alone can reach.")] = LOCAL,
     port: Port = 8000,
     database: Annotated[Path | None, typer.Option(help="File in which Flower keeps its state.")] = None,
+    behind: Annotated[
+        str | None, typer.Option(help="HOST:PORT by which clients call the proxy; it must forward nothing else.")
+    ] = None,
 ) -> None:
-    """Start the SuperLink, on TLS, for clients that were admitted."""
+    """Start the SuperLink, on TLS, for this machine alone: clients come in by a proxy that lets no one else in.
+
+    Clients must prove by their keys that they were admitted. But on the same port Flower obeys its owner, without
+    a key: whoever reaches it, also by another account of this machine, can start runs and so run code here and at every
+    client. The file nginx.conf of a new app lets through what clients need; with --behind it is tried out first.
+    """
     for file in ("ca.crt", "server.pem", "server.key"):
         _needs(secrets / file, "hetfl deploy certificates --host NAME")
+    if not gate.is_local(host):
+        raise typer.BadParameter(
+            f"whoever reaches the SuperLink can run code at every client, without a key, so it must listen at "
+            f"{LOCAL}, got {host!r}: put a proxy before it that forwards what clients need (nginx.conf of a new app), "
+            "and name that by --behind HOST:PORT"
+        )
+    if behind is not None:
+        if not _closed(behind, secrets / "ca.crt", "the proxy"):
+            raise ConnectionError(
+                f"{behind} does not answer: start the proxy first (nginx.conf of a new app). Where this machine cannot "
+                "call itself by that name, leave out --behind: `hetfl deploy client` looks at the proxy, too"
+            )
+        print(f"clients: hetfl deploy client --server {behind} ...", flush=True)
     _become(
         "flower-superlink",
         *("--ssl-ca-certfile", str(secrets / "ca.crt"), "--ssl-certfile", str(secrets / "server.pem")),
@@ -139,9 +171,14 @@ def client(
     config: Annotated[list[str] | None, typer.Option(help="More for federation/data.py: KEY=VALUE.")] = None,
     port: Annotated[int, typer.Option(help="Port on this machine, for Flower's own processes.")] = 9094,
 ) -> None:
-    """Start the SuperNode beside a client's data."""
+    """Start the SuperNode beside a client's data, where the server is not open to everybody.
+
+    Whoever has an account on this machine may talk to it, and starts of runs come from the server: they execute code.
+    """
     _needs(ca, "ask the server for its ca.crt")
     _needs(key, f"hetfl deploy key {name}")
+    if not gate.is_local(gate.host_and_port(server)[0]):
+        _closed(server, ca, "the server")  # one that does not answer yet is waited for by the SuperNode
     paths = {"data": data, "state": state or ""}
     told = {"name": name} | {key: str(Path(path).expanduser().resolve()) for key, path in paths.items() if path}
     told |= dict(map(pair, config or []))
@@ -235,6 +272,20 @@ def _connection(secrets: Path, port: int) -> Path:
     lines += [f'address = "127.0.0.1:{port}"', f"root-certificates = {ca}", ""]
     write_atomically(secrets / "flwr" / "config.toml", "\n".join(lines).encode())
     return secrets / "flwr"
+
+
+def _closed(address: str, ca: Path, what: str) -> bool:
+    """Refuse what forwards more than clients need; False where it does not answer."""
+    try:
+        found = gate.forwarded(address, ca)
+    except ConnectionError:
+        return False
+    if found:
+        raise PermissionError(
+            f"{what} at {address} forwards {', '.join(found)} of who has no key: whoever calls it could run code at "
+            "every client. It must forward the paths in nginx.conf of a new app, and no others"
+        )
+    return True
 
 
 # --- processes ------------------------------------------------------------------------------------------------------

@@ -236,6 +236,8 @@ class Site:
         Clients of the federation.
     features : tuple of str, or dict of str to tuple of str, optional
         The client's features in the order in which the others have them; by default in its own.
+    secret : bytes
+        What keys the noise over its uploads; without one, a method that draws such noise cannot upload.
 
     Raises
     ------
@@ -245,7 +247,13 @@ class Site:
     """
 
     def __init__(
-        self, client: Client, method: Method, settings: RunSettings, n_clients: int, features: Any = None
+        self,
+        client: Client,
+        method: Method,
+        settings: RunSettings,
+        n_clients: int,
+        features: Any = None,
+        secret: bytes = b"",
     ) -> None:
         checks.instance("client", client, Client)
         if features is not None:
@@ -253,7 +261,7 @@ class Site:
             if own != told:
                 raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
             client = client.of_features(features)
-        self.seed, self.dtype = settings.seed, settings.dtype
+        self.seed, self.dtype, self.secret = settings.seed, settings.dtype, secret
         self.federation = Federation([client], settings.n_classes, "one client", task=settings.task).to(self.dtype)
         self.client = self.federation[0]
         self.spec = replace(self.federation.specs()[0], n_clients=n_clients)
@@ -343,7 +351,8 @@ class Site:
         reply, after, params = Reply(), client_state, None
         if role == "round" or method.stages(t, role):  # type: ignore[arg-type]
             held, data = {**client_state, **self.precomputed}, self.splits["train"]
-            job = training.LocalJob(method, [self.spec], [held], [received], data, [self.seed], t, role)  # type: ignore[arg-type]
+            own: dict[str, Any] = {"seeds": [self.seed], "secrets": [self.secret], "round": t, "role": role}
+            job = training.LocalJob(method, [self.spec], [held], [received], data, **own)
             (outcome,) = training.train_loop(job)
             after = {name: p for name, p in outcome.client_state.items() if name not in self.precomputed}
             reply, params = Reply(outcome.upload, terms=outcome.terms), outcome.params

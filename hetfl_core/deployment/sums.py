@@ -2,11 +2,17 @@
 
 The protocol is Flower's SecAgg+ (Bell et al. 2020, after Bonawitz et al. 2017): clients add masks that cancel in the
 sum, and share the keys of the masks so that who drops out does no harm. What is done here is to lay uploads out as one
-vector, whose entries must lie within a range and are rounded to one of 2²² values, and to read the means off the sum.
+vector, whose entries must lie within a range and are rounded to one of 2²² values, to read the means off the sum, and
+to make the masks of the whole of their keys.
+
+Loss terms and accuracies are told openly, client by client. Of two clients each knows the other's upload by the sum,
+and of k any k − 1 do.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +115,43 @@ class SumLayout:
         return means
 
 
+def masks(seed: bytes, modulus: int, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Masks of a key, of which nobody can tell one number who knows all others but not the key.
+
+    In the place of Flower's, which makes 32 bits of a key and gives these to a generator that is none for secrets: a
+    server that tries out all of them has the mask.
+
+    Parameters
+    ----------
+    seed : bytes
+        The key; all of it counts.
+    modulus : int
+        A power of two, 2⁶² at most.
+    shapes : sequence of tuple of int
+
+    Returns
+    -------
+    list of ndarray of int64, of these shapes
+        In [0, modulus).
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    drawn = np.frombuffer(hashlib.shake_256(b"mask" + seed).digest(8 * sum(sizes)), "<u8") % np.uint64(modulus)
+    parts = np.split(drawn.astype(np.int64), np.cumsum(sizes)[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def keep_masks_secret() -> None:
+    """Have Flower's two sides of the protocol make their masks by `masks`."""
+    for name in (
+        "client.mod.secure_aggregation.secaggplus_mod",
+        "server.workflow.secure_aggregation.secaggplus_workflow",
+    ):
+        module = importlib.import_module(f"flwr.{name}")
+        if not hasattr(module, "pseudo_rand_gen"):
+            raise RuntimeError(f"flwr.{name} makes its masks in another way than the version of Flower that we know")
+        setattr(module, "pseudo_rand_gen", masks)  # noqa: B010
+
+
 def answer(vector: np.ndarray, terms: Mapping[str, float]) -> RecordDict:
     """A client's answer, whose vector Flower's mod then masks; loss terms go along."""
     from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
@@ -146,6 +189,7 @@ def secure_sum(
     from flwr.server.workflow import SecAggPlusWorkflow
     from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
+    keep_masks_secret()
     nothing = Parameters([], "numpy.ndarray")
     found: dict[str, Any] = {"sum": None, "terms": {}}
 

@@ -13,6 +13,7 @@ from hetfl_core.engine.sides import check_participation
 from hetfl_core.federation import Federation, Spec, blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Auto, Blocks
+from hetfl_core.rng import SECRET_BYTES
 
 Seeded = tuple[int, Federation, Federation | None]
 """A seed, the data of its run, and, where they are to be looked at as well, those with its validation samples."""
@@ -72,6 +73,15 @@ def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | li
             f"got {checks.shown(evaluate_every)}"
         )
     return due
+
+
+def check_secrets(secrets: Mapping[str, bytes], names: Sequence[str]) -> None:
+    """Check the secrets of clients, which must be of this federation; what they are is never shown."""
+    for name, secret in checks.mapping("secrets", secrets).items():
+        if name not in names:
+            raise ValueError(checks.unknown("client in secrets", name, names))
+        if not isinstance(secret, bytes) or len(secret) < SECRET_BYTES:
+            raise ValueError(f"secrets[{name!r}] must be bytes, at least {SECRET_BYTES} of them; got others")
 
 
 def check_runs(data: Sequence[Seeded], method: Method, participation: float, dtype: torch.dtype) -> None:

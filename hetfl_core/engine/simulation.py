@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 import warnings
@@ -57,6 +58,7 @@ def simulate(
     workers: int | None = None,
     threads: int = 1,
     on_round: Callable[[dict[str, Any]], Any] | None = None,
+    secrets: Mapping[str, bytes] | None = None,
 ) -> Run:
     """Run a method on a federation.
 
@@ -131,6 +133,11 @@ def simulate(
         and evaluation as after any other last round: ``settings["rounds"]`` of the `Run` is the number of rounds made,
         ``settings["rounds_asked"]`` that of the argument. Started again with the same `checkpoint` it goes on. What
         `on_round` raises ends the call without a `Run`.
+    secrets : dict of str to bytes, optional
+        By clients' names, what keys the noise that protects their uploads, 32 bytes each; by default that is keyed by
+        the seed, as all else is. In a deployment every client draws a secret that nobody else gets to know: with these
+        secrets a simulation has its numbers. This noise depends on the very bits of what it covers, so that another
+        engine, which rounds in another way, has other noise.
 
     Returns
     -------
@@ -188,6 +195,7 @@ def simulate(
         stack_size=stack_size,
         workers=workers,
         threads=threads,
+        secrets=secrets,
     )
     return run
 
@@ -255,6 +263,7 @@ def _simulate(
     measure: Sequence[Asked] = (),
     last_step: LastStep = "shared",
     threads: int = 1,
+    secrets: Mapping[str, bytes] | None = None,
     **options: Any,
 ) -> list[Run]:
     """Simulate the runs of all seeds in step."""
@@ -264,13 +273,13 @@ def _simulate(
     beside, scores = check_measure(measure, data[0][1].task)
     checks.choice("last_step", last_step, get_args(LastStep))
     functions = {name: described(s.function) for name, s in scores.items() if name not in MEASURES[data[0][1].task]}
-    options |= {"dtype": dtype, "threads": threads}
+    options |= {"dtype": dtype, "threads": threads, "secrets": secrets}
     simulators, settings = [], list[dict[str, Any]]()
     for seed, federation, validation in data:
         simulator = Simulator(federation, method, seed=int(seed), **options)
         simulator.beside, simulator.scores = beside, scores
         if validation is not None:
-            simulator.validation = Simulator(validation, method, seed=simulator.seed, **options)
+            simulator.validation = Simulator(validation, method, seed=simulator.seed, **{**options, "secrets": None})
             simulator.validation.scores = scores
         simulators.append(simulator)
         settings.append(
@@ -283,6 +292,7 @@ def _simulate(
                 "evaluate_every": schedule,
                 **({"measure": [*beside, *sorted(scores)]} if beside or scores else {}),
                 **({"functions": functions} if functions else {}),
+                **({"secrets": _known(simulator.secrets)} if simulator.secrets else {}),
                 **({"validation": validation.name} if validation is not None else {}),
             }
         )
@@ -364,6 +374,11 @@ class _Journal:
                 row = {name: value for name, value in state.rows[-1].items() if value is not None}
                 answers.append(self.on_round(simulator.seed, row))
         return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
+
+
+def _known(secrets: Mapping[str, bytes]) -> dict[str, str]:
+    """By what secrets are recognised, which tells nothing of them."""
+    return {name: hashlib.sha256(secret).hexdigest()[:16] for name, secret in sorted(secrets.items())}
 
 
 def method_settings(simulator: Simulator) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Simulator(Trainer):
 
     Parameters
     ----------
-    federation, method, seed, engine, device, dtype, stack_size, workers, threads
+    federation, method, seed, engine, device, dtype, stack_size, workers, threads, secrets
         As for `simulate`.
     """
 

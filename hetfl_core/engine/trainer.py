@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ from hetfl_core.engine import layout, sides, stacks, training
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
-from hetfl_core.engine.options import with_networks
+from hetfl_core.engine.options import check_secrets, with_networks
 from hetfl_core.engine.pool import HERE
 from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
@@ -51,7 +51,7 @@ class Trainer:
 
     Parameters
     ----------
-    federation, method, seed, engine, device, dtype, stack_size, workers, threads
+    federation, method, seed, engine, device, dtype, stack_size, workers, threads, secrets
         As for `simulate`; processes are only begun in the block of a `hetfl_core.engine.pool.Pool`.
     """
 
@@ -70,6 +70,7 @@ class Trainer:
         stack_size: int | None = None,
         workers: int | None = None,
         threads: int = 1,
+        secrets: Mapping[str, bytes] | None = None,
     ) -> None:
         checks.choice("engine", engine, get_args(Engine))
         if stack_size is not None:
@@ -81,6 +82,8 @@ class Trainer:
         self.device, self.dtype = choose_device(device), dtype
         self.metrics = METRICS[federation.task]
         self.specs = self.federation.specs()
+        self.secrets = {} if secrets is None else secrets
+        check_secrets(self.secrets, [spec.name for spec in self.specs])
         self.method = method = with_networks(method, self.specs)
         self.server = ServerSide(method, self.specs, seed, self.device, dtype)
         self.workers, self.threads = workers, threads
@@ -377,6 +380,7 @@ def local(
         round,
         role,
         first.records,
+        [run.secrets.get(spec.name) for (run, _), spec in zip(members, specs, strict=True)],
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
         outcomes = training.ENGINES[engine](job)

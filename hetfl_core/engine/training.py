@@ -23,7 +23,7 @@ from hetfl_core.methods.descent import Descent, filled
 from hetfl_core.networks import Draw, Params, Tensors
 from hetfl_core.networks.layers import RUNNING, missing
 from hetfl_core.padding import crop, pad_stack
-from hetfl_core.rng import stream
+from hetfl_core.rng import Stream, secret_stream, stream
 
 NOISE_STEPS = 64
 """Most steps for which noise is drawn at once; part of what a seed means, as is `NOISE_NUMBERS`."""
@@ -202,6 +202,9 @@ class LocalJob:
         Key the random numbers, with the seed and the client's name.
     records : Records
         Of the run's steps, for stages that come again.
+    secrets : sequence of bytes or None
+        Of the clients, for the noise of `Method.protect`; where there is none, or it is None, that too is keyed by
+        seed, name and round.
     """
 
     method: Method
@@ -213,10 +216,17 @@ class LocalJob:
     round: int
     role: Role
     records: Records = field(default_factory=Records)
+    secrets: Sequence[bytes | None] = ()
 
     def rng(self, client: int, stage: int, purpose: str) -> torch.Generator:
         """The stream of one client for one purpose of one stage."""
         return stream(self.seeds[client], self.specs[client].name, self.round, f"{self.role}/{stage}/{purpose}")
+
+    def protection(self, client: int, upload: Params) -> Stream:
+        """What the noise over one client's upload is drawn with."""
+        place = (self.seeds[client], self.specs[client].name, self.round, "protect")
+        secret = self.secrets[client] if self.secrets else None
+        return stream(*place) if secret is None else secret_stream(secret, *place, upload, self.received[client])
 
     def samples(self, client: int) -> Batch:
         """All training samples of one client, in true shapes."""
@@ -247,9 +257,8 @@ def _outcome(job: LocalJob, i: int, params: Params, memory: Tensors, terms: dict
     with torch.no_grad():
         if job.role == "round" or (job.role == "final" and job.method.closes):
             upload = job.method.upload(params, job.received[i], job.samples(i), memory)
-            rng = stream(job.seeds[i], job.specs[i].name, job.round, "protect")
             try:
-                upload = job.method.protect(upload, job.received[i], rng)
+                upload = job.method.protect(upload, job.received[i], job.protection(i, upload))
             except ValueError as error:
                 raise ValueError(f"client {job.specs[i].name!r}: {error}") from error
         return Outcome(upload, job.method.keep(params, job.client_states[i]), job.received[i], terms, params)

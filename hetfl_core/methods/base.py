@@ -21,6 +21,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
 from hetfl_core.networks.layers import RUNNING, has_prefix, missing, one_of_each
+from hetfl_core.rng import Stream
 from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line, made_once
 
 Role = Literal["start", "round", "rest", "final"]
@@ -536,12 +537,22 @@ class Method(Checked):
         """
         return pick(params, self.shared)
 
-    def protect(self, upload: Params, received: Params, rng: Generator) -> Params:
+    def protect(self, upload: Params, received: Params, rng: Stream) -> Params:
         """What is done to an upload before it leaves the client, such as noise for privacy; here nothing.
 
-        It runs once per client and round, in true shapes.
+        It runs once per client and round, in true shapes. Noise is drawn by ``hetfl_core.rng.normal(shape, rng,
+        dtype)``: where a client is a machine of its own, `rng` is a stream of a secret that never leaves it, as a
+        server that knows the seed could subtract what PyTorch's generator draws.
         """
         return upload
+
+    @property
+    def needs_secret(self) -> bool:
+        """Whether `protect` draws: a deployed client then needs a secret, and answers no round twice in two ways.
+
+        By default, where there is a `protect` of one's own; a method that draws only with some settings says so here.
+        """
+        return type(self).protect is not Method.protect
 
     def keep(self, params: Params, client_state: Params) -> Params:
         """What the client keeps for the next round: here the new values of what it kept before."""

@@ -60,6 +60,7 @@ from hetfl_core.methods.base import (
 from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
 from hetfl_core.networks import Draw, Model, Params, Tensors
+from hetfl_core.rng import Stream
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
@@ -474,9 +475,14 @@ class FLIC(Method):
         """What leaves the client: α_i and its anchors (line 16)."""
         return pick(params, (*self.shared, *(("anchor",) if self.local_anchors else ())))
 
-    def protect(self, upload: Params, received: Params, rng: Generator) -> Params:
+    def protect(self, upload: Params, received: Params, rng: Stream) -> Params:
         """An upload clipped and noised, where `privacy` is asked for (Remark 3)."""
         return upload if self.privacy is None else self.privacy.protect(upload, received, rng)
+
+    @property
+    def needs_secret(self) -> bool:
+        """Where `privacy` adds noise."""
+        return self.privacy is not None and self.privacy.noise_multiplier > 0
 
     @property
     def needs_uploads(self) -> str | None:

@@ -6,19 +6,23 @@ Euclidean norm R, over all its tensors together, and noise N(0, s² I) is added 
 *noise multiplier*.
 
 *From whom, and what counts as neighbouring.* The adversary is the server and anybody it talks to: it sees every single
-message and knows who takes part in which round. Two data sets of a client are neighbours if they differ **in anything
-at all**, one sample or all of them: two clipped moves are never more than 2R apart. This is local differential
-privacy of the client, stronger than that of [2]_, whose server is trusted to add the noise. The privacy of a single
-sample (added, removed or replaced) is a special case.
+message and knows who takes part in which round. It must not know the noise. In a simulation that follows from the seed;
+in a deployment it is drawn with a secret that the client keeps, and a round is answered again by the same bytes only
+(`hetfl_core.deployment`). And it must not choose R, z and the method: in a deployment they stand in a file that the
+server sends, so that a client has to read it before it starts, as nothing at the client checks it. Two data sets of a
+client are neighbours if they differ **in anything at all**, one sample or all of them: two clipped moves are never more
+than 2R apart. This is local differential privacy of the client, stronger than that of [2]_, whose server is trusted to
+add the noise. The privacy of a single sample (added, removed or replaced) is a special case.
 
 *Why not a sum of clipped samples?* A client could release :math:`\sum_j \mathrm{clip}(\phi_i(x_j), R)` for each class,
 which looks as if a sample could move it by R only. It cannot be promised: φ_i was itself trained on the samples,
 without noise, so one sample more changes φ_i and with it **every** term of the sum. The bound holds for a fixed
 embedding (or one trained by a private algorithm), which FLIC's is not.
 
-*What is not protected.* What the simulator shows to its user (accuracies, losses, embeddings) but no client sends;
-the number of samples, if it weighs the mean; the trained φ_i, if a client gives its model away; what floating-point
-noise leaks; that the training of a client diverged, for a message with NaN or infinite entries is refused, not sent.
+*What is not protected.* What a deployed client tells beside its messages: accuracies, loss terms, how many samples of
+each class it has, when it answers; what the simulator shows to its user, such as embeddings; the number of samples, if
+it weighs the mean; the trained φ_i, if a client gives its model away; what floating-point noise leaks; that the
+training of a client diverged, for a message with NaN or infinite entries is refused, not sent.
 
 References
 ----------
@@ -41,6 +45,7 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.rng import Stream, normal
 from hetfl_core.settings import Checked, Unbounded
 
 __all__ = ["Privacy", "epsilon", "noise_multiplier"]
@@ -79,15 +84,15 @@ class Privacy(Checked):
         """Standard deviation s = z · 2R of the noise of each entry, in the units of the parameters."""
         return self.noise_multiplier * self.sensitivity if self.noise_multiplier else 0.0
 
-    def protect(self, sent: Params, received: Tensors, rng: torch.Generator) -> Params:
+    def protect(self, sent: Params, received: Tensors, rng: Stream) -> Params:
         """Clip the move from `received` to `sent`, and add noise to each entry.
 
         Parameters
         ----------
         sent, received : dict of str to Tensor
             The message, and what it started from; each tensor of `sent` is in `received`, in the same shape.
-        rng : torch.Generator
-            On the CPU; the client's own stream.
+        rng : torch.Generator or hetfl_core.rng.SecretStream
+            The client's own: what `Method.protect` is given.
 
         Returns
         -------
@@ -106,7 +111,7 @@ class Privacy(Checked):
             clipped = _moved(received, {name: factor * move for name, move in moves.items()}, self.clip)
         if not self.noise_multiplier:
             return clipped
-        drawn = {name: torch.randn(p.shape, generator=rng, dtype=p.dtype).to(p.device) for name, p in clipped.items()}
+        drawn = {name: normal(p.shape, rng, p.dtype).to(p.device) for name, p in clipped.items()}
         return {name: p + self.deviation * drawn[name] for name, p in clipped.items()}
 
     def epsilon(self, delta: float, releases: int) -> float:
@@ -187,9 +192,11 @@ def epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tupl
         depends on the schedule but not on the data.
     sampling : (int, int), optional
         (m, b): each release covers m of b clients, drawn afresh without replacement, and **who was drawn is not seen**.
-        That is for an adversary who sees the server's averages only (secure aggregation). The noise of m equally
-        weighted clients adds up: `noise_multiplier` is then √m times that of one of them; `releases` counts all
-        rounds.
+        That is for an adversary who sees the server's averages only (secure aggregation), and does **not** hold against
+        anybody who knows the schedule. This library's own is public: the seed and the clients' names tell who takes
+        part in which round (`hetfl_core.engine.sides.participants`), so that server and clients know it, and what they
+        learn is to be counted without `sampling`. The noise of m equally weighted clients adds up: `noise_multiplier`
+        is then √m times that of one of them; `releases` counts all rounds.
 
     Returns
     -------

@@ -8,7 +8,8 @@ together is one Gaussian mechanism of sensitivity :math:`2 \sqrt G` and noise mu
 
 *What is protected:* a client's whole upload. Neighbours are any two data sets of that client (`privacy` says more).
 *What is not:* what the server is told besides (`watching.Seen.told`): Fed-CMA's counts of classes, sample-weighted
-means; how long training takes; which blocks a client has.
+means; how long training takes; which blocks a client has; and in a deployment each client's accuracy and loss terms.
+Here the noise follows from the seed, which the attacker is not given; deployed clients draw it with secrets of theirs.
 
 *Sums.* Where the server sees nothing but the sum of m uploads (secure aggregation, [1]_), clients can share the noise:
 each adds :math:`s_g / \sqrt m`, and the sum has noise multiplier z with respect to any one of them, as long as all m do
@@ -38,6 +39,7 @@ from hetfl_core.methods import FLIC, Method, PFedHN
 from hetfl_core.methods.privacy import Privacy, epsilon
 from hetfl_core.networks import Params
 from hetfl_core.networks.layers import has_prefix
+from hetfl_core.rng import Stream
 from hetfl_core.settings import Checked
 
 
@@ -92,15 +94,15 @@ class Guard(Checked):
         whole = 2 * self.clip[group] * math.sqrt(len(self.clip)) * self.noise_multiplier
         return whole / math.sqrt(self.shared)
 
-    def protect(self, sent: Params, received: Mapping[str, Tensor], rng: torch.Generator) -> Params:
+    def protect(self, sent: Params, received: Mapping[str, Tensor], rng: Stream) -> Params:
         """Each group's move clipped and noised, by `Privacy`.
 
         Parameters
         ----------
         sent, received : dict of str to Tensor
             The upload; and what was received.
-        rng : torch.Generator
-            On the CPU; the client's own stream.
+        rng : torch.Generator or hetfl_core.rng.SecretStream
+            The client's own: what `Method.protect` is given.
         """
         out: Params = {}
         names: dict[str, list[str]] = {}
@@ -177,7 +179,7 @@ def _family(family: type[Method]) -> type[Method]:
             if isinstance(self, PFedHN):
                 raise ValueError("method must send models or features; pFedHN's differences have no guard yet")
 
-        def protect(self, upload: Params, received: Params, rng: torch.Generator) -> Params:
+        def protect(self, upload: Params, received: Params, rng: Stream) -> Params:
             """Clip and noise."""
             return self.guard.protect(super().protect(upload, received, rng), received, rng)
 

@@ -1,4 +1,6 @@
 secrets/
 state/
 __pycache__/
+nginx.*
+!nginx.conf
 *.fab
