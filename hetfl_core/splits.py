@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks
-from hetfl_core.clients import Kind
+from hetfl_core import checks, columns
+from hetfl_core.clients import Kind, warn
 
 TrainTest = tuple[np.ndarray, np.ndarray]
 """Indices of the training and of the test rows."""
@@ -56,19 +58,28 @@ class SplitBy(NamedTuple):
             Naming the client and the column, for gaps in it, for words other than train and test, and where no row is
             left for training.
         """
-        where = f"client {who!r}: column {self.column!r}, which {self.kind}= names,"
-        if lost := int(self.values.isna().sum()):
-            raise ValueError(f"{where} must have no gaps, got {lost} in {len(self.values)} rows")
+        where = self.checked(who)
         test = {"group": self._by_group, "split": self._as_told, "time": self._by_time}[self.kind](where, share, rng)
         if test.all():
             raise ValueError(f"{where} must leave at least one row for training, got {len(test)} test rows")
         return np.flatnonzero(~test), np.flatnonzero(test)
 
+    def checked(self, who: str) -> str:
+        """What errors call the column at a client, which must have no gaps there."""
+        where = f"client {who!r}: column {self.column!r}, which {self.kind}= names,"
+        if lost := int(self.values.isna().sum()):
+            raise ValueError(f"{where} must have no gaps, got {lost} in {len(self.values)} rows")
+        return where
+
+    def groups(self) -> np.ndarray:
+        """What the group of each row is called (`columns.group_name`), as texts."""
+        return np.array([columns.group_name(value) for value in self.values], dtype=object)
+
     def _by_group(self, where: str, share: float, rng: np.random.Generator) -> np.ndarray:
         """Whole groups: as many as `share` asks for, but one stays for training."""
         from sklearn.model_selection import GroupShuffleSplit
 
-        groups = pd.factorize(self.values)[0]
+        groups = pd.factorize(self.groups())[0]
         n = groups.max() + 1
         test = np.zeros(len(groups), bool)
         if share and n > 1:
@@ -84,8 +95,8 @@ class SplitBy(NamedTuple):
 
     def _by_time(self, where: str, share: float, rng: np.random.Generator) -> np.ndarray:
         """The latest rows; those of one time stay together, in the training set if the border runs through them."""
-        times = self.values
-        if not pd.api.types.is_numeric_dtype(times):
+        times = columns.numbers(columns.plain(self.values, where))
+        if not pd.api.types.is_numeric_dtype(times.dtype):
             try:
                 times = pd.to_datetime(times, format=None if times.dtype.kind == "M" else "ISO8601")
             except (ValueError, TypeError) as error:
@@ -94,6 +105,77 @@ class SplitBy(NamedTuple):
         n_train = len(times) - int(np.ceil(share * len(times)))
         last = times.sort_values(kind="stable").iloc[max(n_train, 1) - 1]
         return (times > last).to_numpy() if share else np.zeros(len(times), bool)
+
+
+def over_clients(
+    groups: Mapping[str, np.ndarray], share: float, streams: Mapping[str, np.random.Generator]
+) -> dict[str, TrainTest]:
+    """Training and test rows of the clients that hold groups of one another: a group is for testing at all or at none.
+
+    One client after the other, the one with the fewest groups first, draws groups until it has its share of them for
+    testing, among those for which there is still room at all clients that hold them. So each has its share, if there
+    are groups enough that are not decided by others, never more, and one stays for training. Groups are known by what
+    they are called: where each client numbers its own patients from 1, patients of one number are drawn together, which
+    does no harm.
+
+    Parameters
+    ----------
+    groups : dict of str to ndarray of object, shape (n,)
+        Of each client, what the group of each row is called.
+    share : float
+        Of test groups.
+    streams : dict of str to numpy.random.Generator
+        Of each client.
+
+    Returns
+    -------
+    dict of str to (ndarray of int, ndarray of int)
+        Of those clients only, of which some group is another's as well.
+    """
+    own = {who: list(dict.fromkeys(names)) for who, names in groups.items()}
+    holders: dict[str, list[str]] = {}
+    for who, names in own.items():
+        for name in names:
+            holders.setdefault(name, []).append(who)
+    together = [who for who, names in own.items() if any(len(holders[name]) > 1 for name in names)]
+    room = {who: min(math.ceil(share * len(own[who])), len(own[who]) - 1) for who in together}
+    taken: Counter[str] = Counter()
+    test: set[str] = set()
+    for who in sorted(together, key=lambda who: (len(own[who]), who)):
+        for place in streams[who].permutation(len(own[who])):
+            name = own[who][place]
+            if name not in test and all(taken[holder] < room[holder] for holder in holders[name]):
+                test.add(name)
+                taken.update(holders[name])
+    if lost := [who for who in together if room[who] and not taken[who]]:
+        warn(
+            f"{checks.clients(lost)}: no group is left for testing, as each is at another client as well that has its "
+            "share of test groups: there are no test rows"
+        )
+    held = {who: np.array([name in test for name in groups[who]], bool) for who in together}
+    return {who: (np.flatnonzero(~rows), np.flatnonzero(rows)) for who, rows in held.items()}
+
+
+def by_groups(
+    groups: Mapping[str, np.ndarray], share: float, streams: Mapping[str, np.random.Generator]
+) -> dict[str, TrainTest]:
+    """Training and test rows of clients by whole groups: drawn by each client, or `over_clients` where it shares some.
+
+    Parameters
+    ----------
+    groups, share, streams
+        As for `over_clients`.
+
+    Returns
+    -------
+    dict of str to (ndarray of int, ndarray of int)
+        Of every client.
+    """
+    found = over_clients(groups, share, streams)
+    for who in groups.keys() - found.keys():
+        rule = SplitBy("group", "group", pd.Series(groups[who]))
+        found[who] = rule.rows(who, share, streams[who])
+    return found
 
 
 def in_proportion(classes: np.ndarray, share: float, rng: np.random.Generator, task: Kind) -> TrainTest | None:
@@ -179,9 +261,75 @@ def alike(table: pd.DataFrame, train: np.ndarray, test: np.ndarray) -> int:
     return n if n > 1 and n > len(test) / 20 and n > 10 * len(test) * by_chance else 0
 
 
+def alike_elsewhere(
+    tables: Mapping[str, pd.DataFrame], sets: Mapping[str, TrainTest]
+) -> dict[str, tuple[int, list[str]]]:
+    """Test rows of each client that agree with training rows of another, where chance would let hardly any do so.
+
+    As `alike`, in the columns that both have, in standard deviations of the client whose test rows they are.
+
+    Parameters
+    ----------
+    tables : dict of str to pandas.DataFrame
+    sets : dict of str to (ndarray of int, ndarray of int)
+        Training and test rows of each.
+
+    Returns
+    -------
+    dict of str to (int, list of str)
+        How many there are, and at which clients the training rows are; without clients that have at most one such row
+        in twenty.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    found: dict[str, tuple[int, list[str]]] = {}
+    for who, table in tables.items():
+        test = sets[who][1]
+        others: dict[tuple[str, ...], list[str]] = {}
+        for other, its in tables.items():
+            if other != who and len(test) and len(sets[other][0]):
+                others.setdefault(tuple(c for c in table.columns if c in its.columns), []).append(other)
+        rows: set[int] = set()
+        at: set[str] = set()
+        for common, names in others.items():
+            whose = np.repeat(names, [len(sets[name][0]) for name in names])
+            training = [tables[name].iloc[sets[name][0]] for name in names]
+            pairs = [_codes_of_two(table[c], test, pd.concat([part[c] for part in training])) for c in common]
+            if not pairs:
+                continue
+            mine, theirs = (np.column_stack([pair[i] for pair in pairs]) for i in (0, 1))
+            by_chance = len(whose) * math.prod(_agreement_of_two(*pair) for pair in pairs)
+            nearest = NearestNeighbors(n_neighbors=1, metric="chebyshev").fit(theirs).kneighbors(mine)
+            near = np.flatnonzero(nearest[0][:, 0] < ALIKE)
+            if len(near) > 10 * len(test) * by_chance:
+                rows |= {*near.tolist()}
+                at |= {*whose[nearest[1][near, 0]].tolist()}
+        if len(rows) > 1 and len(rows) > len(test) / 20:
+            found[who] = len(rows), [name for name in tables if name in at]
+    return found
+
+
+def _codes_of_two(values: pd.Series, rows: np.ndarray, others: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """`_codes` of some rows of a column, and of the same column elsewhere, in the unit of the first."""
+    if not pd.api.types.is_numeric_dtype(values.dtype) or not pd.api.types.is_numeric_dtype(others.dtype):
+        both = pd.factorize(pd.concat([values.iloc[rows], others]).astype(object))[0].astype(float)
+        return both[: len(rows)], both[len(rows) :]
+    numbers = values.to_numpy(float)
+    sd = np.nanstd(numbers) if np.isfinite(numbers).any() else 0.0
+    mine, theirs = (np.nan_to_num(part / (sd or 1.0), nan=1e9) for part in (numbers[rows], others.to_numpy(float)))
+    return mine, theirs
+
+
+def _agreement_of_two(mine: np.ndarray, theirs: np.ndarray) -> float:
+    """Share of pairs of rows, one of each, that agree in a column."""
+    ordered = np.sort(theirs)
+    near = np.searchsorted(ordered, mine + ALIKE) - np.searchsorted(ordered, mine - ALIKE, "right")
+    return float(near.sum() / (len(mine) * len(theirs)))
+
+
 def _codes(values: pd.Series) -> np.ndarray:
     """Numbers in standard deviations, and places of words; a gap is far from everything, but for another gap."""
-    if not pd.api.types.is_numeric_dtype(values):
+    if not pd.api.types.is_numeric_dtype(values.dtype):
         return pd.factorize(values)[0].astype(float)
     numbers = values.to_numpy(float)
     sd = np.nanstd(numbers) if np.isfinite(numbers).any() else 0.0
