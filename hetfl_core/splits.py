@@ -280,44 +280,63 @@ def alike_elsewhere(
         How many there are, and at which clients the training rows are; without clients that have at most one such row
         in twenty.
     """
-    from sklearn.neighbors import NearestNeighbors
+    from scipy.spatial import KDTree
 
     found: dict[str, tuple[int, list[str]]] = {}
-    for who, table in tables.items():
+    coded = _coded_alike(tables)
+    for who, table in coded.items():
         test = sets[who][1]
         others: dict[tuple[str, ...], list[str]] = {}
-        for other, its in tables.items():
+        for other, its in coded.items():
             if other != who and len(test) and len(sets[other][0]):
-                others.setdefault(tuple(c for c in table.columns if c in its.columns), []).append(other)
+                others.setdefault(tuple(column for column in table if column in its), []).append(other)
+        units = {column: _deviation(values) for column, (values, of_words) in table.items() if not of_words}
         rows: set[int] = set()
         at: set[str] = set()
         for common, names in others.items():
-            whose = np.repeat(names, [len(sets[name][0]) for name in names])
-            training = [tables[name].iloc[sets[name][0]] for name in names]
-            pairs = [_codes_of_two(table[c], test, pd.concat([part[c] for part in training])) for c in common]
-            if not pairs:
+            if not common:
                 continue
-            mine, theirs = (np.column_stack([pair[i] for pair in pairs]) for i in (0, 1))
-            by_chance = len(whose) * math.prod(_agreement_of_two(*pair) for pair in pairs)
-            nearest = NearestNeighbors(n_neighbors=1, metric="chebyshev").fit(theirs).kneighbors(mine)
-            near = np.flatnonzero(nearest[0][:, 0] < ALIKE)
+            units_here = np.array([units.get(column, 1.0) for column in common])
+            mine = np.column_stack([table[column][0][test] for column in common]) / units_here
+            parts = [np.column_stack([coded[name][column][0] for column in common])[sets[name][0]] for name in names]
+            theirs = np.concatenate(parts) / units_here
+            mine, theirs = (np.nan_to_num(part, nan=1e9) for part in (mine, theirs))
+            distance, place = KDTree(theirs).query(mine, p=np.inf, distance_upper_bound=ALIKE)
+            near = np.flatnonzero(distance < ALIKE)
+            if not len(near):
+                continue
+            by_chance = len(theirs) * math.prod(map(_agreement_of_two, mine.T, theirs.T))
             if len(near) > 10 * len(test) * by_chance:
+                whose = np.repeat(names, [len(part) for part in parts])
                 rows |= {*near.tolist()}
-                at |= {*whose[nearest[1][near, 0]].tolist()}
+                at |= {*whose[place[near]].tolist()}
         if len(rows) > 1 and len(rows) > len(test) / 20:
             found[who] = len(rows), [name for name in tables if name in at]
     return found
 
 
-def _codes_of_two(values: pd.Series, rows: np.ndarray, others: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """`_codes` of some rows of a column, and of the same column elsewhere, in the unit of the first."""
-    if not pd.api.types.is_numeric_dtype(values.dtype) or not pd.api.types.is_numeric_dtype(others.dtype):
-        both = pd.factorize(pd.concat([values.iloc[rows], others]).astype(object))[0].astype(float)
-        return both[: len(rows)], both[len(rows) :]
-    numbers = values.to_numpy(float)
-    sd = np.nanstd(numbers) if np.isfinite(numbers).any() else 0.0
-    mine, theirs = (np.nan_to_num(part / (sd or 1.0), nan=1e9) for part in (numbers[rows], others.to_numpy(float)))
-    return mine, theirs
+def _coded_alike(tables: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, tuple[np.ndarray, bool]]]:
+    """Of each client and column the values, NaN where they are missing, and whether they are words.
+
+    Words are numbered alike at all clients; a column that holds words at one of them holds words at all.
+    """
+    found: dict[str, dict[str, tuple[np.ndarray, bool]]] = {who: {} for who in tables}
+    for column in dict.fromkeys(column for table in tables.values() for column in table.columns):
+        held = {who: table[column] for who, table in tables.items() if column in table.columns}
+        of_words = not all(pd.api.types.is_numeric_dtype(values.dtype) for values in held.values())
+        if of_words:
+            codes = pd.factorize(pd.concat([values.astype(object) for values in held.values()]))[0].astype(float)
+            parts = np.split(codes, np.cumsum([len(values) for values in held.values()])[:-1])
+        else:
+            parts = [values.to_numpy(float) for values in held.values()]
+        for who, part in zip(held, parts, strict=True):
+            found[who][column] = part, of_words
+    return found
+
+
+def _deviation(numbers: np.ndarray) -> float:
+    """Standard deviation of what is there, or 1 where that is nothing or one value only."""
+    return float(np.nanstd(numbers) if np.isfinite(numbers).any() else 0.0) or 1.0
 
 
 def _agreement_of_two(mine: np.ndarray, theirs: np.ndarray) -> float:

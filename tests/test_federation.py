@@ -108,9 +108,7 @@ def test_number_of_classes_is_whole(n_classes):
 
 
 def test_inputs_must_be_real_numbers():
-    with pytest.raises(
-        TypeError, match="client 'a': x_train must hold real numbers, got dtype complex128: make two"
-    ):
+    with pytest.raises(TypeError, match="client 'a': x_train must hold real numbers, got dtype complex128: make two"):
         Client(1j * np.ones((2, 3)), [0, 1], np.ones((1, 3)), [0], "a")
     truths = Client(np.ones((2, 3), bool), [0, 1], np.ones((1, 3)), [0], "a")
     assert torch.equal(truths.x_train, torch.ones(2, 3))
