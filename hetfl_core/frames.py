@@ -153,7 +153,8 @@ def _warn_of_marks(features: pd.DataFrame) -> None:
             if (n := int((values == end).sum())) > 1 and others.nunique() > 2 and gap > 1.5 * np.ptp(others):
                 warn(
                     f"column {column!r} is {end:g} in {n} rows, far from all other values ({others.min():g} to "
-                    f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}}"
+                    f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}} "
+                    f"of a Preparation, or --missing {column}={end:g}"
                 )
 
 
