@@ -429,6 +429,12 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
             raise ValueError(
                 f"{argument} must be one of the columns {[*map(str, frame.columns)]}, got {column!r}{hint}"
             )
+        entries = [] if argument == "ignore" else _objects(frame[column])
+        if odd := [value for value in entries if not isinstance(value, Hashable)]:
+            raise ValueError(
+                f"column {column!r}, which {argument}= names, must hold a number or a text in each row, got "
+                f"{checks.shown(odd[0])}"
+            )
     for (other, same), (argument, column) in itertools.combinations(named.items(), 2):
         if column == same:
             raise ValueError(f"{other} and {argument} must be two columns, got {column!r} for both")
@@ -449,6 +455,11 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
         )
     for first, other in _nearly_alike(names, columns.word):
         warn(f"column {client!r}: {first!r} and {other!r} are two clients: write them alike if they are one")
+
+
+def _objects(values: Any) -> list[Any]:
+    """The entries of a column of Python's objects; of another, and of columns of one name, none."""
+    return values.tolist() if getattr(getattr(values, "dtype", None), "kind", "") == "O" else []
 
 
 def _nearly_alike(names: Iterable[Any], text: Callable[[Any], str] = str) -> Iterator[tuple[Any, Any]]:

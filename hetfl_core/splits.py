@@ -96,6 +96,10 @@ class SplitBy(NamedTuple):
     def _by_time(self, where: str, share: float, rng: np.random.Generator) -> np.ndarray:
         """The latest rows; those of one time stay together, in the training set if the border runs through them."""
         times = columns.numbers(columns.plain(self.values, where))
+        if isinstance(times.dtype, pd.PeriodDtype):
+            times = times.dt.to_timestamp()
+        elif times.dtype.kind == "m":
+            times = times.astype("int64")
         if not pd.api.types.is_numeric_dtype(times.dtype):
             try:
                 times = pd.to_datetime(times, format=None if times.dtype.kind == "M" else "ISO8601")

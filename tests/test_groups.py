@@ -157,6 +157,25 @@ def test_gaps_among_groups_are_refused_by_client_and_column():
         federation(frame)
 
 
+@pytest.mark.parametrize("argument", ["client", "target", "group", "time"])
+def test_columns_that_say_how_rows_are_dealt_hold_one_thing_each(argument):
+    frame = hospitals(5, 5).assign(odd=[[1]] * 20)
+    options = {"group": None} if argument == "time" else {}
+    with pytest.raises(
+        ValueError, match=rf"column 'odd', which {argument}= names, must hold a number or a text in each"
+    ):
+        federation(frame, **options | {argument: "odd"})
+    assert len(federation(frame, ignore=["odd"])) == 2
+
+
+@pytest.mark.parametrize("times", [pd.to_timedelta(range(20), "D"), pd.period_range("2020-01", periods=20, freq="M")])
+def test_periods_and_spans_of_time_have_an_order(times):
+    frame = hospitals(0, 10).assign(day=range(20))
+    expected = federation(frame, group=None, time="day", ignore=["patient"])
+    spans = federation(frame.assign(day=times), group=None, time="day", ignore=["patient"])
+    assert spans.fingerprint() == expected.fingerprint()
+
+
 # --- validation rows ------------------------------------------------------------------------------------------------
 
 
