@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 MOST_THREADS = max(64, os.cpu_count() or 1)
@@ -196,8 +197,20 @@ def sequence(name: str, value: Any) -> list[Any]:
     raise TypeError(f"{name} must be a sequence, got {shown(value)} of type {type(value).__name__}")
 
 
+def dense(name: str, value: Any) -> Any:
+    """What is sparse in the way of SciPy or PyTorch as a whole array, if there is memory for it; others as they are."""
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        memory(value.element_size() * math.prod(value.shape), **{name: f"an array of shape {tuple(value.shape)}"})
+        return value.to_dense()
+    if callable(getattr(value, "toarray", None)) and hasattr(value, "nnz"):
+        memory(value.dtype.itemsize * math.prod(value.shape), **{name: f"an array of shape {value.shape}"})
+        return value.toarray()
+    return value
+
+
 def array(name: str, value: Any) -> np.ndarray:
-    """Check what NumPy makes an array of, with nothing masked."""
+    """Check what NumPy makes an array of, with nothing masked; what is sparse is made dense."""
+    value = dense(name, value)
     unmasked(name, value)
     try:
         return np.asarray(value)

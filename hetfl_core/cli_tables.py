@@ -16,10 +16,12 @@ Target = Annotated[str, typer.Option(help="Column that is to be predicted.")]
 Client = Annotated[str | None, typer.Option(help="Column that says whose a row is, where there is one file.")]
 Categories = Annotated[list[str] | None, typer.Option(help="Columns of codes that are no numbers: sex,colour.")]
 Ignore = Annotated[list[str] | None, typer.Option(help="Columns that are no features, such as a patient's number.")]
-Missing = Annotated[list[str] | None, typer.Option(help="What stands for a gap: 999, or in one column chol=0.")]
+Missing = Annotated[list[str] | None, typer.Option(help="What stands for a gap: 999,-9, or in one column chol=0.")]
 Absent = Annotated[float, typer.Option(help="A site lacks a column of which more than this share is missing.")]
 Gaps = Annotated[str, typer.Option(help="What fills a gap: median, most_frequent, indicator or refuse.")]
-Group = Annotated[str | None, typer.Option(help="Column whose equal values stay together, such as the patient.")]
+Group = Annotated[
+    str | None, typer.Option(help="Column whose equal values stay together, over all sites, such as the patient.")
+]
 Sep = Annotated[str, typer.Option(help="What is between the fields of a file.")]
 Decimal = Annotated[str, typer.Option(help="What is before the decimals of its numbers.")]
 Encoding = Annotated[str, typer.Option(help="How its texts are written.")]
@@ -60,7 +62,7 @@ def compare_(
 
     given: dict[str, Any] = {"client": client, "target": target, "group": group, "time": time}
     given |= {"sep": sep, "decimal": decimal, "encoding": encoding, "ignore": _words(ignore)}
-    given["prepare"] = _preparation(gaps, categories, absent_above, missing)
+    given["prepare"] = _preparation(gaps, categories, absent_above, missing, decimal)
     tables = trials.Tables(tuple(map(str, files)), given)
     found = trials.run_all(
         tables, _words(methods) or None, seeds=seeds, rounds=rounds, test_size=test_size, measure=measure, n_jobs=jobs
@@ -103,7 +105,7 @@ def train_(
     from hetfl_core.reporting import training, trials
 
     given: dict[str, Any] = {"client": client, "target": target, "sep": sep, "decimal": decimal, "encoding": encoding}
-    given |= {"prepare": _preparation(gaps, categories, absent_above, missing), "ignore": _words(ignore)}
+    given |= {"prepare": _preparation(gaps, categories, absent_above, missing, decimal), "ignore": _words(ignore)}
     tables = trials.Tables(tuple(map(str, files)), given)
     models = training.trained(tables, method, rounds=rounds, seed=seed, workers=workers)
     for spec in models.specs:
@@ -111,11 +113,14 @@ def train_(
     print(f"models: {models.save(save)}")
 
 
-def _preparation(gaps: Any, categories: Sequence[str] | None, absent: float, missing: Sequence[str] | None) -> Any:
+def _preparation(
+    gaps: Any, categories: Sequence[str] | None, absent: float, missing: Sequence[str] | None, decimal: str
+) -> Any:
     """How the tables become inputs."""
     from hetfl_core.preparation import Preparation
 
-    return Preparation(gaps=gaps, categories=_words(categories), absent=absent, missing=_marks(missing or ()))
+    marks = _marks(missing or (), decimal)
+    return Preparation(gaps=gaps, categories=_words(categories), absent=absent, missing=marks)
 
 
 def _words(given: Sequence[str] | None) -> list[str]:
@@ -123,9 +128,15 @@ def _words(given: Sequence[str] | None) -> list[str]:
     return [word.strip() for text in given or () for word in text.split(",") if word.strip()]
 
 
-def _marks(given: Sequence[str]) -> Any:
-    """What stands for a gap: everywhere, ``["999"]``, or in some columns, ``{"chol": [0]}``."""
-    pairs = [text.rpartition("=") for text in given]
+def _marks(given: Sequence[str], decimal: str) -> Any:
+    """What stands for a gap: everywhere, ``["999,-9"]``, or in some columns, ``["chol=0,999", "age=-9"]``."""
+    pairs: list[tuple[str, str, str]] = []
+    for text in given:
+        column, sign, marks = text.rpartition("=")
+        number = rf"[+-]?\d+{re.escape(decimal)}\d+"  # whose comma, if it is one, separates nothing
+        pairs += [
+            (column, sign, mark.strip()) for mark in ([marks] if re.fullmatch(number, marks) else marks.split(","))
+        ]
     values = [_number(value) for _, _, value in pairs]
     if not any(sign for _, sign, _ in pairs):
         return values

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from hetfl_core import checks
+from hetfl_core import checks, columns
 from hetfl_core.inputs import Inputs, blocks, by_block, map_blocks, shape_text
 
 T = TypeVar("T")
@@ -116,6 +116,9 @@ class Client:
         average those of one name only.
     prepare : object, optional
         What makes inputs of later rows (`rows`). `Federation.from_frame` fits it on the client's training rows.
+    groups : sequence, shape (n_train,), optional
+        Whose each training row is, such as a number of the patient. Rows of one group stay together, over all clients,
+        where validation rows are cut from training rows (`hetfl_core.tune`). They never leave the client.
 
     Raises
     ------
@@ -132,12 +135,21 @@ class Client:
     name: str
     features: Any = None
     prepare: Any = None
+    groups: Any = None
 
     def __post_init__(self) -> None:
         names = self._names()
         made: dict[str, Any] = {"x_train": self._inputs("x_train", names), "y_train": self._labels("y_train")}
         made["x_test"] = made["x_train"] if self.x_test is self.x_train else self._inputs("x_test", names)
         made["y_test"] = made["y_train"] if self.y_test is self.y_train else self._labels("y_test")
+        if self.groups is not None:
+            given = checks.sequence(f"client {self.name!r}: groups", self.groups)
+            if len(given) != len(made["y_train"]):
+                raise ValueError(
+                    f"client {self.name!r}: groups must say whose each of the {len(made['y_train'])} training rows is, "
+                    f"got {len(given)}"
+                )
+            made["groups"] = np.array([columns.group_name(value) for value in given], dtype=object)
         for argument, value in (made | {"features": names}).items():
             object.__setattr__(self, argument, value)
         for block, own in by_block(names).items():
@@ -176,7 +188,7 @@ class Client:
         if y.dim() != 1:
             raise ValueError(f"{where} must have shape (n,), got {tuple(y.shape)}")
         if y.is_complex():
-            raise TypeError(f"{where} must hold real numbers, got dtype {y.dtype}")
+            raise TypeError(_no_complex(where, y))
         return y if y.is_floating_point() else y.to(torch.int64)
 
     def for_task(self, task: Kind) -> Client:
@@ -444,10 +456,11 @@ def numbers_by_name(frame: Any, names: Sequence[str], where: str) -> pd.DataFram
         raise ValueError(
             f"{where}: the table must have the columns {checks.shown([*names])}, lacks {checks.shown(lost)}"
         )
+    table = columns.table(table[[*names]], f"{where}: ")
     for name in names:
         if not pd.api.types.is_numeric_dtype(table[name]) or table[name].isna().any():
             raise ValueError(f"{where}: column {name!r} must hold numbers, without gaps, in all {len(table)} rows")
-    return table[[*names]]
+    return table
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
@@ -456,24 +469,34 @@ def numbers_by_name(frame: Any, names: Sequence[str], where: str) -> pd.DataFram
 def _input(value: Any, names: tuple[str, ...] | None, where: str) -> Tensor:
     """Inputs as a tensor of its own, the columns of a table in the order of the names."""
     if isinstance(value, pd.DataFrame) and names is not None:
-        columns = [str(name) for name in value.columns]
-        if sorted(columns) != sorted(names):
-            lacks, more = sorted({*names} - {*columns}), sorted({*columns} - {*names})
+        given = [str(name) for name in value.columns]
+        if sorted(given) != sorted(names):
+            lacks, more = sorted({*names} - {*given}), sorted({*given} - {*names})
             raise ValueError(f"{where} must have the columns of x_train, lacks {lacks} and has {more} that it has not")
-        value = value.iloc[:, [columns.index(name) for name in names]]
+        value = value.iloc[:, [given.index(name) for name in names]]
+    if isinstance(value, pd.DataFrame):
+        value = columns.only_numbers(value, f"{where}: ")
     x = _tensor(value, where)
     if x.dim() < 2:
         raise ValueError(f"{where} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}")
-    if x.is_complex() or x.dtype == torch.bool:
-        raise TypeError(f"{where} must hold real numbers, got dtype {x.dtype}")
+    if x.is_complex():
+        raise TypeError(_no_complex(where, x))
     return x if x.is_floating_point() else x.to(torch.float32)
+
+
+def _no_complex(where: str, values: Tensor) -> str:
+    kind = str(values.dtype).removeprefix("torch.")
+    return f"{where} must hold real numbers, got dtype {kind}: make two columns of it, such as real and imaginary part"
 
 
 def _tensor(value: Any, where: str) -> Tensor:
     """A tensor with memory of its own, of what NumPy takes for an array, of any byte order and stride."""
+    value = checks.dense(where, value)
     if isinstance(value, Tensor):
         return value.detach().clone()
     checks.unmasked(where, value)
+    if isinstance(value, pd.Series):
+        value = columns.of_numbers(value, where)
     try:
         array = np.array(value)
     except (ValueError, TypeError, RuntimeError) as error:

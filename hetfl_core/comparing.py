@@ -240,6 +240,7 @@ def held_out(federation: Federation, share: float, seed: int) -> Federation:
     federation : Federation
     share : float
         Of each client's training rows, in (0, 1). Classes are split in this proportion; one of a single row stays.
+        Of groups (`Client.groups`), where these are known: all rows of one are cut off, at all clients, or none.
     seed : int
         Of the cut.
 
@@ -252,15 +253,19 @@ def held_out(federation: Federation, share: float, seed: int) -> Federation:
     checks.fraction("share", share, "(0, 1)")
     checks.seed(seed)
 
+    known = {client.name: client.groups for client in federation if client.groups is not None}
+    whole = splits.by_groups(known, share, {who: numpy_stream(seed, who, 0, "validation rows") for who in known})
+
     def cut(client: Client) -> Client:
         y = client.y_train.numpy()
         groups = y if federation.task == "classification" else np.zeros(len(y), int)
         rng = numpy_stream(seed, client.name, 0, "validation rows")
-        places = splits.in_proportion(groups, share, rng, federation.task)
+        places = whole.get(client.name) or splits.in_proportion(groups, share, rng, federation.task)
         parts = [np.sort(rows) for rows in places or splits.but_one_of_each(groups, share, rng)]
         x = [map_blocks(lambda t, rows=rows: t[rows], client.x_train) for rows in parts]  # type: ignore[misc]
         y_train, y_test = (client.y_train[rows] for rows in parts)
-        return altered(client, x_train=x[0], y_train=y_train, x_test=x[1], y_test=y_test)
+        kept = None if client.groups is None else client.groups[parts[0]]
+        return altered(client, x_train=x[0], y_train=y_train, x_test=x[1], y_test=y_test, groups=kept)
 
     info = {**federation.info, "held_out": share}
     clients, name = tuple(map(cut, federation)), f"{federation.name}, validation"

@@ -165,8 +165,10 @@ class Federation(Views):
             Columns that are no features, such as a number of the patient.
         group, split, time : str, optional
             At most one of them: a column that is no feature, but says how each client's rows are split. All rows of one
-            group, such as a patient, go into one set, and `test_size` is the share of groups; or the column says
-            ``"train"`` or ``"test"``; or the latest rows are the test set.
+            group, such as a patient, go into one set, at all clients, and `test_size` is the share of groups. Groups
+            are told apart by what they are called, 7 and "007" being one. Clients that share none are split as each
+            would be alone; where each numbers its own patients from 1, patients of one number go into the same set,
+            which does no harm. Or the column says ``"train"`` or ``"test"``; or the latest rows are the test set.
 
         Returns
         -------
@@ -183,7 +185,8 @@ class Federation(Views):
         Warns
         -----
         FederationWarning
-            Where test rows agree so nearly with training rows that they may be of one patient, and no group is given.
+            Where test rows agree so nearly with training rows that they may be of one patient: with those of the same
+            client, where no group is given, and with those of another.
         """
         by = {"group": group, "split": split, "time": time}
         found = frames.by_client(frame, client, target, prepare, ignore, **by)
@@ -266,6 +269,8 @@ class Federation(Views):
     ) -> Federation:
         r"""The federation of arrays per client, split into training and test sets by scikit-learn.
 
+        Truth values are the numbers 0 and 1, and what is sparse is made dense.
+
         Parameters
         ----------
         arrays : dict of str to (array_like, array_like)
@@ -278,7 +283,8 @@ class Federation(Views):
             set; where there are too few samples even so, the test set is drawn from what is left when one sample of
             each class is in the training set.
         seed : int
-            Of the split; each client has a stream of its own, so that it does not matter who else there is.
+            Of the split; each client has a stream of its own, so that it does not matter who else there is, unless they
+            share groups (`from_frame`).
         task : {"classification", "regression"}
         name : str
 

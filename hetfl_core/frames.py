@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from hetfl_core import checks, splits
+from hetfl_core import checks, columns, splits
 from hetfl_core import preparation as preparing
 from hetfl_core.clients import Client, Kind, altered, warn
 from hetfl_core.preparation import Preparation
@@ -92,8 +92,11 @@ def by_client(
     unused = [client, target, *given.values(), *ignore]
     features = frame.drop(columns=list(dict.fromkeys(unused)))
     if isinstance(prepare, Preparation):
-        features = _cleaned(prepare, features, frame[client])
+        prepare.check_named(features.columns)
+        features = _cleaned(prepare.cleaned, features, frame[client])
         frame[target] = frame[target].mask(frame[target].map(lambda y: isinstance(y, str) and y.strip() in {"?", ""}))
+    elif prepare is None:
+        features = _cleaned(columns.table, features, frame[client])
     found = ByClient({}, {}, {})
     for name, rows in frame.groupby(client, sort=False, observed=True):
         who, own = str(name), features.loc[rows.index]
@@ -108,16 +111,15 @@ def by_client(
     return found
 
 
-def _cleaned(prepare: Preparation, features: pd.DataFrame, whose: pd.Series) -> pd.DataFrame:
+def _cleaned(clean: Callable[[pd.DataFrame], pd.DataFrame], features: pd.DataFrame, whose: pd.Series) -> pd.DataFrame:
     """The columns as numbers or words; an error names the client that it is about."""
-    prepare.check_named(features.columns)
     try:
-        return prepare.cleaned(features)
+        return clean(features)
     except ValueError as error:
         words: dict[str, list[str]] = {}
         for who, rows in features.groupby(whose, sort=False, observed=True):
             try:
-                own = prepare.cleaned(rows)
+                own = clean(rows)
             except ValueError as first:
                 raise ValueError(f"client {str(who)!r}: {first}") from error
             for column in own.select_dtypes(object):
@@ -131,7 +133,7 @@ def _cleaned(prepare: Preparation, features: pd.DataFrame, whose: pd.Series) -> 
 def _warn_of_numbering(features: pd.DataFrame, whose: pd.Series) -> None:
     """Warn of columns that number the rows, as identifiers do: each value once, in order or with few gaps."""
     for column, values in features.items():
-        if not pd.api.types.is_numeric_dtype(values) or len(values) < FEWEST or values.isna().any():
+        if not pd.api.types.is_numeric_dtype(values.dtype) or len(values) < FEWEST or values.isna().any():
             continue
         each = [own for _, own in values.groupby(whose, observed=True)]
         counts = all(own.is_monotonic_increasing for own in each) or np.ptp(values) < 1.5 * len(values)
@@ -151,7 +153,8 @@ def _warn_of_marks(features: pd.DataFrame) -> None:
             if (n := int((values == end).sum())) > 1 and others.nunique() > 2 and gap > 1.5 * np.ptp(others):
                 warn(
                     f"column {column!r} is {end:g} in {n} rows, far from all other values ({others.min():g} to "
-                    f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}}"
+                    f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}} "
+                    f"of a Preparation, or --missing {column}={end:g}"
                 )
 
 
@@ -181,27 +184,45 @@ def split_arrays(
     if not isinstance(arrays, Mapping) or not arrays:
         raise ValueError(f"arrays must map at least one client's name to its (x, y), got {checks.shown(arrays)}")
     share = checks.fraction("test_size", share, "[0, 1)")
-    parts = {who: _part(who, pair) for who, pair in arrays.items()}
+    parts = {who: _part(who, pair, prepare is None) for who, pair in arrays.items()}
     classes, coded = _coded(parts, task)
-    sets, few = {}, []
+    groups = _groups(rules or {})
+    sets = splits.over_clients(groups, share, {who: numpy_stream(seed, who, 0, "split") for who in groups})
+    few = []
     for who, y in coded.items():
-        sets[who], thin = split_rows(who, y, share, seed, task, rules[who] if rules else None)
-        few += [who] * thin
+        if who not in sets:
+            sets[who], thin = split_rows(who, y, share, seed, task, rules[who] if rules else None)
+            few += [who] * thin
     if few:
         warn(
             f"too few samples to be split in proportion with test_size={share:g} on "
             f"{', '.join(map(repr, few))}: there, a sample of each class stays in the training set"
         )
     unknown = prepare is not None and not isinstance(prepare, Preparation)  # its tables may hold anything
-    if not unknown and not (rules and any(rule.kind == "group" for rule in rules.values())):
-        _warn_of_alike({who: pair[0] for who, pair in arrays.items()}, sets)
+    if not unknown:
+        _warn_of_alike({who: pair[0] for who, pair in arrays.items()}, sets, bool(groups))
     if prepare is not None:
-        return _prepared(arrays, coded, sets, prepare), classes
+        return _of_groups(_prepared(arrays, coded, sets, prepare), groups, sets), classes
     clients = []
     for who, part in parts.items():
         (train, test), y, own = sets[who], coded[who], part.features
         clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, own))
-    return clients, classes
+    return _of_groups(clients, groups, sets), classes
+
+
+def _groups(rules: Mapping[str, splits.SplitBy]) -> dict[str, np.ndarray]:
+    """Of each client that is split by groups, the group of each row."""
+    by_group = {who: rule for who, rule in rules.items() if rule.kind == "group"}
+    for who, rule in by_group.items():
+        rule.checked(who)
+    return {who: rule.groups() for who, rule in by_group.items()}
+
+
+def _of_groups(
+    clients: Sequence[Client], groups: Mapping[str, np.ndarray], sets: Mapping[str, splits.TrainTest]
+) -> list[Client]:
+    """The clients, which know of each training row to which group it belongs, where they are split by groups."""
+    return [altered(c, groups=groups[c.name][sets[c.name][0]]) if c.name in groups else c for c in clients]
 
 
 def rows_digest(arrays: Mapping[str, tuple[Any, Any]]) -> str:
@@ -228,6 +249,7 @@ def _bytes_of(part: Any) -> bytes:
     """The bytes of numbers, and of words those of their digests."""
     if isinstance(part, pd.DataFrame | pd.Series):
         return pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes()
+    part = checks.dense("x", part)
     values = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
     return _bytes_of(pd.Series(values.ravel())) if values.dtype.kind in "OU" else np.ascontiguousarray(values).tobytes()
 
@@ -361,13 +383,31 @@ def _filled_columns(who: str, table: pd.DataFrame) -> pd.DataFrame:
     return own
 
 
-def _warn_of_alike(tables: Mapping[str, Any], sets: Mapping[str, splits.TrainTest]) -> None:
-    """Warn of clients whose test rows look like training rows, as those of one patient do."""
-    found = {who: splits.alike(x, *sets[who]) for who, x in tables.items() if isinstance(x, pd.DataFrame)}
-    if told := [f"{n} of {len(sets[who][1])} on {who!r}" for who, n in found.items() if n]:
+def _warn_of_alike(tables: Mapping[str, Any], sets: Mapping[str, splits.TrainTest], grouped: bool) -> None:
+    """Warn of clients whose test rows look like training rows, their own or another's, as those of one patient do.
+
+    Where groups are named, a client's own rows are left to them.
+    """
+    known = {who: x for who, x in tables.items() if isinstance(x, pd.DataFrame)}
+    own = {} if grouped else {who: splits.alike(x, *sets[who]) for who, x in known.items()}
+    if told := [f"{n} of {len(sets[who][1])} on {who!r}" for who, n in own.items() if n]:
         warn(
             f"test rows are so much like training rows that they may be of one patient ({', '.join(told)}), and what "
-            "is learnt by heart then counts as right: name the column that tells patients apart (group=…)"
+            "is learnt by heart then counts as right: name the column that tells patients apart (group=…, or --group)"
+        )
+    elsewhere = splits.alike_elsewhere(known, sets)
+    if told := [
+        f"{n} of {len(sets[who][1])} on {who!r} like rows on {', '.join(map(repr, at[:3]))}{' …' * (len(at) > 3)}"
+        for who, (n, at) in elsewhere.items()
+    ]:
+        cure = (
+            "give each patient one number over all clients in the column that group= names"
+            if grouped
+            else "name the column that tells patients apart, with one number over all clients (group=…, or --group)"
+        )
+        warn(
+            "test rows are so much like training rows of another client that they may be of one patient "
+            f"({'; '.join(told)}), and what is learnt by heart there then counts as right: {cure}"
         )
 
 
@@ -385,7 +425,16 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
         if not isinstance(column, Hashable):
             raise TypeError(f"{argument} must be the name of a column, got {checks.shown(column)}")
         if column not in frame.columns:
-            raise ValueError(f"{argument} must be one of the columns {[*map(str, frame.columns)]}, got {column!r}")
+            hint = "; it is in the index: frame.reset_index() makes a column of it" * (column in frame.index.names)
+            raise ValueError(
+                f"{argument} must be one of the columns {[*map(str, frame.columns)]}, got {column!r}{hint}"
+            )
+        entries = [] if argument == "ignore" else _objects(frame[column])
+        if odd := [value for value in entries if not isinstance(value, Hashable)]:
+            raise ValueError(
+                f"column {column!r}, which {argument}= names, must hold a number or a text in each row, got "
+                f"{checks.shown(odd[0])}"
+            )
     for (other, same), (argument, column) in itertools.combinations(named.items(), 2):
         if column == same:
             raise ValueError(f"{other} and {argument} must be two columns, got {column!r} for both")
@@ -404,8 +453,13 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
         raise ValueError(
             f"column {client!r} must have one name per client, got names that read alike: {sorted(map(repr, names))}"
         )
-    for first, other in _nearly_alike(names, preparing.word):
+    for first, other in _nearly_alike(names, columns.word):
         warn(f"column {client!r}: {first!r} and {other!r} are two clients: write them alike if they are one")
+
+
+def _objects(values: Any) -> list[Any]:
+    """The entries of a column of Python's objects; of another, and of columns of one name, none."""
+    return values.tolist() if getattr(getattr(values, "dtype", None), "kind", "") == "O" else []
 
 
 def _nearly_alike(names: Iterable[Any], text: Callable[[Any], str] = str) -> Iterator[tuple[Any, Any]]:
@@ -450,13 +504,18 @@ def _features(who: str, columns: pd.DataFrame, prepare: Any) -> pd.DataFrame:
 # --- arrays and labels ----------------------------------------------------------------------------------------------
 
 
-def _part(who: str, pair: Any) -> Part:
-    """A client's inputs and labels, as many of one as of the other."""
+def _part(who: str, pair: Any, of_numbers: bool) -> Part:
+    """A client's inputs and labels, as many of one as of the other; whether a table must hold nothing but numbers."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(f"client {who!r}: arrays must have a pair (x, y), got {type(pair).__name__}")
+    given = dict(zip("xy", pair, strict=True))
+    if of_numbers and isinstance(pair[0], pd.DataFrame):
+        given["x"] = columns.only_numbers(pair[0], f"client {who!r}: x: ")
+    if isinstance(pair[1], pd.Series):
+        given["y"] = columns.plain(pair[1], f"client {who!r}: y")
     x, y = (
         checks.array(f"client {who!r}: {name}", value.detach().cpu() if isinstance(value, Tensor) else value)
-        for name, value in zip("xy", pair, strict=True)
+        for name, value in ((name, checks.dense(f"client {who!r}: {name}", value)) for name, value in given.items())
     )
     if x.ndim < 2:
         raise ValueError(f"client {who!r}: x must have shape (n, ...) with at least 2 axes, got {x.shape}")
@@ -473,7 +532,7 @@ def _part(who: str, pair: Any) -> Part:
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:
     """The classes in their order, and each client's labels as indices into it; targets of a regression stay."""
     if task == "regression":
-        return [], {who: part.y for who, part in parts.items()}
+        return [], {who: columns.numbers(pd.Series(part.y)).to_numpy() for who, part in parts.items()}
     for who, part in parts.items():
         for label in part.y.tolist():
             if not (isinstance(label, str | int) or (isinstance(label, float) and label.is_integer())):

@@ -15,13 +15,17 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks
+from hetfl_core import checks, columns
 from hetfl_core.clients import warn
+from hetfl_core.columns import word
 from hetfl_core.settings import Checked, Natural, Share, plain
 
 __all__ = ["Preparation"]
 
 Gaps = Literal["median", "most_frequent", "indicator", "refuse"]
+
+MARKS = (str, int, float, np.number, np.bool_, type(None))
+"""Types of what can stand for a missing value."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,9 @@ class Preparation(Checked):
         saved and told to other sites then names no level of one patient or two. A client's own rows are counted. 0
         leaves all levels as they are. Levels that are given are not touched.
     missing : sequence, or dict of str to sequence
-        What stands for a missing value in all columns, or in these columns, such as ``{"chol": [0]}``. Blank texts,
-        "?", "nan", "NaN", "NA" and "N/A" do in any case.
+        What stands for a missing value in all columns, or in these columns, such as ``{"chol": [0]}``. Numbers are
+        compared as numbers, whether they are written as such or as texts: 0 is also "0", " 0.0 " or "0,0", but not
+        False. Blank texts, "?", "nan", "NaN", "NA" and "N/A" do in any case.
     """
 
     gaps: Gaps = "median"
@@ -68,8 +73,10 @@ class Preparation(Checked):
     def __post_init__(self) -> None:
         for name in ("categories", "missing"):
             value = getattr(self, name)
-            for key, inside in value.items() if isinstance(value, Mapping) else [("", value)]:
-                checks.sequence(f"{name}[{key!r}]" if key else name, inside)
+            for key, inside in value.items() if isinstance(value, Mapping) else [(None, value)]:
+                given = checks.sequence(where := name if key is None else f"{name}[{key!r}]", inside)
+                if name == "missing" and (odd := [mark for mark in given if not isinstance(mark, MARKS)]):
+                    raise TypeError(f"{where} must be numbers and texts, got {checks.shown(odd[0])}")
         if not isinstance(self.categories, Mapping):
             checks.names("categories", self.categories)
         for column, levels in self.declared.items():
@@ -80,22 +87,31 @@ class Preparation(Checked):
     def declared(self) -> dict[str, tuple[str, ...]]:
         """The levels that are given, as texts, of each column of which they are."""
         given = self.categories if isinstance(self.categories, Mapping) else {}
-        return {column: tuple(map(word, levels)) for column, levels in given.items()}
+        return {str(column): tuple(map(word, levels)) for column, levels in given.items()}
+
+    @property
+    def coded(self) -> list[str]:
+        """The columns that `categories` names."""
+        return [*map(str, self.categories)]
 
     @property
     def named(self) -> list[str]:
         """The columns that `categories` and `missing` name."""
-        return [*dict.fromkeys([*self.categories, *(self.missing if isinstance(self.missing, Mapping) else ())])]
+        return [*dict.fromkeys([*self.coded, *map(str, self.missing if isinstance(self.missing, Mapping) else ())])]
 
     def check_named(self, columns: Any) -> None:
         """Refuse names in `categories` and `missing` that are none of these columns."""
-        if lost := [column for column in self.named if column not in columns]:
-            argument = "categories" if lost[0] in self.categories else "missing"
+        known = [*map(str, columns)]
+        if lost := [column for column in self.named if column not in known]:
+            argument = "categories" if lost[0] in self.coded else "missing"
             raise ValueError(f"{argument} must name columns of {[*columns]}, got {lost[0]!r}")
 
     def marks(self, column: str) -> list[Any]:
         """What stands for a missing value in a column."""
-        given = self.missing.get(column, ()) if isinstance(self.missing, Mapping) else self.missing
+        by_name = (
+            {str(name): marks for name, marks in self.missing.items()} if isinstance(self.missing, Mapping) else {}
+        )
+        given = by_name.get(column, ()) if isinstance(self.missing, Mapping) else self.missing
         return [*given, "?", "", "nan", "NaN", "NA", "N/A"]
 
     def cleaned(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -121,8 +137,9 @@ class Preparation(Checked):
         return pd.DataFrame(made, index=frame.index)
 
     def _column(self, column: str, values: pd.Series) -> pd.Series:
-        values = _without_marks(values, self.marks(column))
-        if column in self.categories:
+        codes = column in self.coded
+        values = _without_marks(column, values, self.marks(column), codes)
+        if codes:
             words = _words(values)
             if unknown := sorted({*words.dropna()} - {*self.declared.get(column, words.dropna())}):
                 raise ValueError(
@@ -280,16 +297,17 @@ class Prepared:
 
     def _scales(self) -> dict[str, tuple[float, float]]:
         """Mean and standard deviation of each column of numbers, where these are scaled."""
-        for kind, part, columns in self.transformer.transformers_:
+        for kind, part, names in self.transformer.transformers_:
             if kind == "numbers" and self.preparation is not None and self.preparation.scale:
                 each = zip(part[1].mean_.tolist(), part[1].scale_.tolist(), strict=True)
-                return dict(zip(columns, each, strict=True))
+                return dict(zip(names, each, strict=True))
         return {}
 
     def _cleaned(self, column: str, values: pd.Series) -> pd.Series:
         assert self.preparation is not None
-        values = _without_marks(values, self.preparation.marks(column))
-        if column in self.levels:
+        codes = column in self.levels
+        values = _without_marks(column, values, self.preparation.marks(column), codes)
+        if codes:
             return _words(values)
         numbers = _numbers(column, values)
         if len(failed := values[numbers.isna() & values.notna()]):
@@ -326,10 +344,10 @@ class Prepared:
         own = {"client": self.client, "columns": [*self.columns], "features": [*(self.features or ())]}
         parts = self.transformer.named_transformers_
         fills: dict[str, Any] = {}
-        for kind, _, columns in self.transformer.transformers_:
+        for kind, _, names in self.transformer.transformers_:
             if kind not in ("gaps", "remainder"):
                 filled = parts[kind][0].statistics_.tolist()
-                fills |= dict(zip(columns, filled, strict=True))
+                fills |= dict(zip(names, filled, strict=True))
         scales = {column: list(each) for column, each in self._scales().items()}
         fitted = {"fills": fills, "scales": scales, "levels": {c: [*levels] for c, levels in self.levels.items()}}
         return {**own, **fitted, "preparation": plain(vars(self.preparation))}
@@ -515,17 +533,6 @@ SHIFTED = 4.0
 OTHER = "other"
 """The level of what is rare."""
 
-WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
-
-
-def word(value: Any) -> str:
-    """A level as a text; whole numbers alike, however they are written: 3, 3.0, "3.0"."""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    text = str(value).strip()
-    found = WHOLE.fullmatch(text)
-    return found[1] if found else text
-
 
 def rank(level: str) -> tuple[float, str]:
     """Numbers in their order, then words in theirs."""
@@ -541,21 +548,22 @@ def _words(values: pd.Series) -> pd.Series:
     return pd.Series(made, index=values.index, dtype=object)
 
 
-def _without_marks(values: pd.Series, marks: Sequence[Any]) -> pd.Series:
-    """The values with NaN where a mark stands; blanks around texts do not count."""
-    if not pd.api.types.is_numeric_dtype(values) and values.dtype.kind not in "mM":
+def _without_marks(column: str, values: pd.Series, marks: Sequence[Any], codes: bool = False) -> pd.Series:
+    """The values as a plain column, with NaN where a mark stands; blanks around texts do not count."""
+    values = columns.plain(values, f"column {column!r}")
+    if not pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind not in "mM":
         if len(nested := [value for value in values if isinstance(value, NESTED)]):
-            raise ValueError(f"column {values.name!r} must hold a number or a text in each row, got {nested[0]!r}")
+            raise ValueError(f"column {column!r} must hold a number or a text in each row, got {nested[0]!r}")
         values = values.astype(object).map(lambda v: v.strip() if isinstance(v, str) else v, na_action="ignore")
-    return values.mask(values.isin(marks))
+    return values.mask(columns.marked(values, marks, codes))
 
 
 def _numbers(column: str, values: pd.Series) -> pd.Series:
     """The values as floats, NaN where they are none."""
-    if values.dtype.kind in "mM" or isinstance(values.dtype, pd.PeriodDtype):
+    if columns.is_of_time(values):
         raise ValueError(f"column {column!r} holds dates or times: make numbers of them, or leave it out (ignore=…)")
-    if values.dtype.kind == "c":
-        raise ValueError(f"column {column!r} must hold real numbers, got dtype {values.dtype}")
+    if not pd.api.types.is_numeric_dtype(values.dtype):
+        values = _truths(values)
     try:
         numbers = pd.to_numeric(values, errors="coerce").astype(float)
     except OverflowError as error:
@@ -563,6 +571,17 @@ def _numbers(column: str, values: pd.Series) -> pd.Series:
     if bad := int((numbers.abs() > LARGEST).sum()):
         raise ValueError(f"column {column!r} must hold finite numbers up to {LARGEST:g}, got {bad} that are beyond")
     return numbers
+
+
+def _truths(values: pd.Series) -> pd.Series:
+    """Words that say True or False as 1 and 0, where the column holds nothing but these, 0 and 1."""
+    said = [columns.truth_of(value) for value in values]
+    if not any(isinstance(value, str) and truth is not None for value, truth in zip(values, said, strict=True)):
+        return values
+    found = [value if truth is None else truth for value, truth in zip(values, said, strict=True)]
+    if any(isinstance(value, str) or (value not in (0, 1) and not pd.isna(value)) for value in found):
+        return values
+    return pd.Series(found, values.index, dtype=object, name=values.name)
 
 
 def _in_groups(values: pd.Series) -> str:
@@ -575,9 +594,12 @@ def _in_groups(values: pd.Series) -> str:
 
 def check_numbers(who: str, column: Any, values: pd.Series) -> None:
     """Refuse a column that does not hold numbers, where nothing prepares it."""
-    if not pd.api.types.is_numeric_dtype(values):
-        known = _without_marks(values, Preparation().marks(column)).dropna()
-        odd = known[pd.to_numeric(known, errors="coerce").isna()]
+    if not pd.api.types.is_numeric_dtype(values.dtype):
+        try:
+            known = _without_marks(str(column), values, Preparation().marks(str(column))).dropna()
+            odd = known[_numbers(str(column), known).isna()]
+        except ValueError as error:
+            raise ValueError(f"client {who!r}: {error}") from error
         if len(odd) and all(map(GROUPED.fullmatch, map(str, odd.unique()))):
             raise ValueError(f"client {who!r}: column {column!r} {_in_groups(odd)}")
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -63,7 +64,24 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
     twice = [column for column in head if head.count(column) > 1 and column]
     if twice and not {"names", "header"} & options.keys():
         raise ValueError(f"{where}: columns must have different names, got {twice[0]!r} twice")
-    return table
+    return _with_points(table, options)
+
+
+def _with_points(table: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Numbers in columns of texts with a decimal point: pandas leaves them as they are where a mark is among them."""
+    decimal, thousands = options.get("decimal", "."), options.get("thousands")
+    if (decimal == "." and not thousands) or not isinstance(decimal, str):
+        return table
+    between = f"(?:{re.escape(thousands)}\\d{{3}})*" if thousands else ""
+    number = re.compile(rf"\s*[-+]?\d+{between}(?:{re.escape(decimal)}\d*)?(?:[eE][-+]?\d+)?\s*")
+
+    def with_point(value: Any) -> Any:
+        if not isinstance(value, str) or not number.fullmatch(value):
+            return value
+        return value.replace(thousands or "", "").replace(decimal, ".") if thousands else value.replace(decimal, ".")
+
+    texts = [column for column in table.columns if not pd.api.types.is_numeric_dtype(table[column].dtype)]
+    return table.assign(**{column: table[column].map(with_point) for column in texts}) if texts else table
 
 
 def _check_text(file: Path, where: str, encoding: str) -> None:

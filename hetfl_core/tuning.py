@@ -83,7 +83,8 @@ def tune(
     seeds : int or sequence of int
         Of data, of the cut and of training; those of the comparison should be others.
     share : float
-        Of each client's training rows that are cut off, stratified by class, in (0, 1).
+        Of each client's training rows that are cut off, stratified by class, in (0, 1); of its groups, where rows are
+        split by groups (`Federation.from_frame`), which stay together over all clients.
     n_jobs : int, optional
         Processes, as for `hetfl_core.compare`.
     progress : bool

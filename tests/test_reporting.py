@@ -626,15 +626,32 @@ def test_three_commands_on_the_four_hospitals(monkeypatch, capsys, tmp_path):
         (["999", "none"], [999.0, "none"]),
         (["chol=0", "chol=-9.5", "bp=0"], {"chol": [0.0, -9.5], "bp": [0.0]}),
         (["a=b=0"], {"a=b": [0.0]}),
+        (["999, -9", "none"], [999.0, -9.0, "none"]),
+        (["chol=0,999"], {"chol": [0.0, 999.0]}),
     ],
 )
 def test_marks_of_gaps(given, found):
-    assert cli_tables._marks(given) == found
+    assert cli_tables._marks(given, ".") == found
+
+
+def test_a_mark_may_have_a_decimal_comma():
+    assert cli_tables._marks(["-9,5", "1,2,3"], ",") == ["-9,5", 1.0, 2.0, 3.0]
+    assert cli_tables._marks(["-9,5"], ".") == [-9.0, 5.0]
+
+
+def test_a_page_says_how_patients_were_kept_together_and_who_can_look(tmp_path):
+    frame = table().assign(patient=lambda f: np.arange(len(f)))
+    for group, said in (("patient", "All rows with the same “patient” were for"), (None, "No column says which rows")):
+        source = tables(tmp_path, frame if group else frame.drop(columns="patient"), group=group)
+        runs = trials.run_all(source, ["common"], seeds=3, rounds=1, n_jobs=1, progress=False)
+        shown = Page(page.render(runs, judging.judge(runs), READ, [], [])).text
+        assert said in shown
+        assert "Between real sites nobody can look whether a patient is known at two of them." in shown
 
 
 def test_marks_of_both_kinds_are_refused():
     with pytest.raises(ValueError, match="missing must be values, or all of the form column=value"):
-        cli_tables._marks(["chol=0", "999"])
+        cli_tables._marks(["chol=0", "999"], ".")
 
 
 def test_options_as_they_are_typed():

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
+from hetfl_core.clients import altered
 from hetfl_core.deployment import agreement
 from hetfl_core.federation import Client
 from hetfl_core.frames import at_site, split_rows
@@ -71,7 +72,8 @@ def client_from_file(
     ignore : sequence of str
         Columns that are no features.
     group : str, optional
-        Column that is no feature, but tells patients apart: all rows of one go into one set. For prepared files.
+        Column that is no feature, but tells patients apart: all rows of one go into one set. For prepared files. Nobody
+        can look whether a patient is known at another site too, and is for training there.
     **options
         Of `pandas.read_csv`, such as ``sep=";"``.
 
@@ -124,6 +126,8 @@ def client_from_file(
         whole = bool((y == np.round(y)).all())
         places, _ = split_rows(name, y, HELD_OUT, seed, "classification" if whole else "regression", rule)
         client = at_site(name, table, y, places, prepare, agreed)
+        if group is not None and rule is not None:
+            client = altered(client, groups=rule.groups()[places[0]])
         return client if view == "own" or not agreed else agreement.seen(client, view, agreed)
     except ValueError as error:
         raise TableError(f"{where}: {str(error).removeprefix(f'client {name!r}: ')}") from error
