@@ -70,7 +70,9 @@ def generate(master: Path, out: Path, check_solution: bool = True) -> Path:
         check_marks(nbformat.read(master, 4), made / "autograder" / "tests")
         for part, source in (("student", "student"), ("solution", "autograder")):
             finish(made / source / master.name, made / source / "tests", out / part / master.name)
-        repack(next((made / "autograder").glob("*.zip")), out / "autograder.zip", {NAME_IN_AUTOGRADER: master.stem + "\n"})
+        repack(
+            next((made / "autograder").glob("*.zip")), out / "autograder.zip", {NAME_IN_AUTOGRADER: master.stem + "\n"}
+        )
     return out / "student" / master.name
 
 

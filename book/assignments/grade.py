@@ -19,7 +19,6 @@ import hashlib
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,7 +191,11 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
         "--cell-timeout", type=float, help="seconds a cell or a check may take (default: a fifth of --timeout)"
     )
     parser.add_argument(
-        "--show", type=Path, action="append", default=[], help="file or folder that submissions may read; may be repeated"
+        "--show",
+        type=Path,
+        action="append",
+        default=[],
+        help="file or folder that submissions may read; may be repeated",
     )
     parser.add_argument("--memory", type=float, default=4, help="gigabytes a submission may use (default: 4)")
     parser.add_argument("--jobs", type=int, default=cpu_count(), help="submissions at a time (default: one per core)")

@@ -134,7 +134,9 @@ def _is_skipped(name: str) -> bool:
 
 def _is_notebook(name: str) -> bool:
     """Whether a name is that of a notebook, also where a browser or a platform has added to it."""
-    return re.search(r"\.ipynb(\.txt|\.json|\.zip)?( ?\(\d+\))?$", name.lower()) is not None and not name.lower().endswith(".zip")
+    return re.search(
+        r"\.ipynb(\.txt|\.json|\.zip)?( ?\(\d+\))?$", name.lower()
+    ) is not None and not name.lower().endswith(".zip")
 
 
 def _few(names: list[str]) -> str:
@@ -218,7 +220,9 @@ def refuse_other_assignment(nb: NotebookNode, expected: str) -> None:
     own = nb.get("metadata", {}).get(METADATA, {})
     found = own.get("assignment", "") if isinstance(own, dict) else ""
     if expected and isinstance(found, str) and found and found != expected:
-        raise UnreadableError(f"this is {printable(found)[:40]}, and the checks are those of {expected}: hand in the other notebook")
+        raise UnreadableError(
+            f"this is {printable(found)[:40]}, and the checks are those of {expected}: hand in the other notebook"
+        )
 
 
 def _is_ignored(cell: Any) -> bool:

@@ -33,8 +33,8 @@ MAX_VARIABLE, MAX_VARIABLES = 1_000_000, 5_000_000
 MAX_ANCESTORS = 8
 """Classes from which an error descends, of which the process of the checks is told."""
 
-COLLECTING = 20.0
-"""Seconds for sending all variables of a notebook."""
+MAX_SECONDS = 1.0
+"""Seconds for making the plain form of a variable."""
 
 
 class HandIn(wire.Peer):
@@ -73,13 +73,17 @@ class HandIn(wire.Peer):
         if isinstance(error, SyntaxError) and error.filename in cells:
             return cells[error.filename], error.lineno or 0
         frames = list(traceback.walk_tb(error.__traceback__))
-        places = [(cells[frame.f_code.co_filename], line) for frame, line in frames if frame.f_code.co_filename in cells]
+        places = [
+            (cells[frame.f_code.co_filename], line) for frame, line in frames if frame.f_code.co_filename in cells
+        ]
         return places[-1] if places else (0, 0)
 
     def check(self, question: str, variables: dict[str, Any] | None = None) -> str:
         """Have a question checked with the variables as they are now."""
         variables = self.shell.user_ns if variables is None else variables
-        self.ask({"do": "check", "question": str(question), **self.state(variables)})
+        with self.clock.pause():
+            state = self.state(variables)
+        self.ask({"do": "check", "question": str(question), **state})
         return f"{question} has been checked"
 
     def state(self, variables: dict[str, Any]) -> dict[str, Any]:
@@ -100,13 +104,15 @@ class HandIn(wire.Peer):
         try:
             if self.room < 100:
                 return self._lend(value)
-            with self.clock.limit(COLLECTING / 10):
+            with self.clock.limit(MAX_SECONDS):
                 sent = self.encode(value, wire.Letter(uses_up=False))
             size = len(json.dumps(sent))
             if size <= min(MAX_VARIABLE, self.room):
                 self.room -= size
                 return sent
-        except (Exception, clock.TimeUp):
+        except clock.TimeUp:
+            self.room -= MAX_VARIABLE  # a few of them are waited for
+        except Exception:
             pass
         return self._lend(value)
 
@@ -196,7 +202,9 @@ def stand_in(peer: HandIn) -> types.ModuleType:
             return peer.check(question, global_env)
 
         def check_all(self) -> str:
-            peer.ask({"do": "check_all", **peer.state(peer.shell.user_ns)})
+            with peer.clock.pause():
+                state = peer.state(peer.shell.user_ns)
+            peer.ask({"do": "check_all", **state})
             return "all questions have been checked"
 
         def __getattr__(self, name: str) -> Any:
@@ -283,7 +291,6 @@ def live(connection: Connection, log: int, job: dict[str, Any]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ |= {
-        "HOME": job["folder"],
         "TMPDIR": job["folder"],
         "MPLCONFIGDIR": str(Path(job["folder"], ".matplotlib")),
         "MPLBACKEND": "agg",
@@ -292,6 +299,7 @@ def live(connection: Connection, log: int, job: dict[str, Any]) -> None:
     bounds = confine.Bounds(**job["bounds"])
     try:
         if bounds.namespaces:
+            os.environ["HOME"] = job["folder"]  # where its own is not
             confine.enter(Path(job["folder"]), bounds)
         else:
             os.chdir(job["folder"])

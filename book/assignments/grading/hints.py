@@ -27,7 +27,21 @@ MAX_NUMBERS, MAX_DIGITS, MAX_QUOTED = 12, 6, 60
 MAX_TEXT = 1500
 """Characters of a message beyond which nothing is quoted in it."""
 
-WORDS = {"nan", "inf", "None", "True", "False", "tensor", "array", "dtype", "torch", "float64", "float32", "size", "Size"}
+WORDS = {
+    "nan",
+    "inf",
+    "None",
+    "True",
+    "False",
+    "tensor",
+    "array",
+    "dtype",
+    "torch",
+    "float64",
+    "float32",
+    "size",
+    "Size",
+}
 PUNCTUATION = set("()[]{},:=' \n\"+-…")
 TOKEN = re.compile(r"[A-Za-z_]\w*|[-+]?\d[\d.]*(?:e[-+]?\d+)?|.", re.DOTALL)
 

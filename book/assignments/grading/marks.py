@@ -41,8 +41,8 @@ MOST_TIMES = 3
 LEAST_SHARE = 1 / 6
 """Share of the time of a cell or check that is left to the later ones once several have been stopped."""
 
-GRACE = 10.0
-"""Seconds for ending what has been interrupted, after which its process is killed."""
+LEAST_GRACE = 3.0
+"""Least seconds for ending what has been interrupted, after which its process is killed."""
 
 ALSO_WATCHED = ("builtins", "numpy.linalg", "numpy.testing", "torch.linalg", "torch.testing", "math")
 """Modules in which a hand-in has nothing to replace, besides those that the checks import."""
@@ -107,6 +107,11 @@ class Plan:
     step: float
     bounds: confine.Bounds
     assignment: str = ""
+
+    @property
+    def grace(self) -> float:
+        """Seconds for ending what has been interrupted."""
+        return max(LEAST_GRACE, LEAST_SHARE * self.step)
 
     @property
     def longest(self) -> float:
@@ -310,7 +315,7 @@ class Checks(wire.TrustedPeer):
         """
         began = time.monotonic()
         try:
-            there = self.connection.poll(max(self.left, 0) + GRACE)
+            there = self.connection.poll(max(self.left, 0) + self.record.plan.grace)
         except OSError as error:
             raise wire.Gone(str(error)) from error
         if not there:
@@ -657,6 +662,9 @@ def run_notebook(cells: dict[int, str], plan: Plan, template: Template, result: 
     """
     record = Record(plan)
     while why := run_once(cells, record, template, result):
+        if template.process.poll() is not None:
+            record.stopped["all"] = "grading broke off: a process of the grader was ended"
+            break
         if record.over() or len(record.ended.get(("end",), [])) > 1:
             if why not in record.stopped.values():
                 record.stopped["all"] = why
