@@ -178,10 +178,10 @@ HONEST_KINDS = {
         FULL,
     ),
     "later changed": Kind(notebook(NORM, UNIT, *CHECK[:3], "def norm(x):\n    return 0"), FULL),
-    "corrected at last": Kind(notebook(EMPTY, *CHECK[:3], NORM, UNIT, CHECK[3]), FULL),
+    "corrected at last": Kind(notebook(EMPTY, *CHECK[:3], NORM, UNIT, *CHECK[1:3]), FULL),
     "a list": Kind(notebook(NORM, "def unit(x):\n    return [v / norm(x) for v in x]", *CHECK), FULL),
     "an iterator": Kind(
-        notebook(NORM, "def unit(x):\n    n = norm(x)\n    return map(lambda v: v / n, x)", *CHECK), FULL
+        notebook(NORM, "def unit(x):\n    n = norm(x)\n    return map(lambda v: v / n, x)", *CHECK), (3, 0)
     ),
     "matrix": Kind(notebook(NORM, "def unit(x):\n    return (x / np.matrix(norm(x))).A1", *CHECK), FULL),
     "asks": Kind(notebook("name = input('who are you?')", *HONEST), FULL),
@@ -228,34 +228,23 @@ HONEST_KINDS = {
     ),
     "remembers": Kind(
         notebook(
-            "def unit(x):\n    global used\n    used = 'unit was called'\n    return x / norm(x)",
-            NORM,
-            *CHECK[:3],
-            "assert used\ndef norm(x):\n    return np.sqrt(x @ x)",
-            CHECK[3],
+            "import numpy as np\ndef norm(x):\n    global used\n    used = 'norm was called'\n    return np.sqrt(x @ x)",
+            *CHECK[:2],
+            "assert used\ndef unit(x):\n    return x / norm(x)",
+            CHECK[2],
         ),
         FULL,
     ),
     "an iterator kept": Kind(
         notebook(
-            "import numpy as np\nnorms = iter([np.linalg.norm])",
-            NORM,
-            *CHECK[:2],
-            "norm = next(norms)",
-            UNIT,
-            *CHECK[1:],
-        ),
-        FULL,
-    ),
-    "a list of iterators": Kind(
-        notebook(
-            "kept = [iter([1.0])]",
-            NORM,
+            "import numpy as np\nnorms, kept = iter([np.linalg.norm]), [iter([np.linalg.norm])]",
+            "def norm(x):\n    return 0.0",
             UNIT,
             *CHECK[:3],
-            "assert next(kept[0]) == 1\ndone = 1",
-            "done\ndef unit(x):\n    return x / done / norm(x)",
-            CHECK[3],
+            "norm = next(norms)",
+            "assert next(kept[0]) is norm\nchecked = np.ones(())",
+            "def unit(x):\n    return x / norm(x) * checked",
+            *CHECK[1:3],
         ),
         FULL,
     ),

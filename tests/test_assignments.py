@@ -445,7 +445,7 @@ def test_both_graders_give_full_marks_to_what_pytorch_imports_when_it_is_called(
 
 @first_only
 def test_another_assignment_is_known_by_its_metadata_or_by_what_it_defines(made: Made, tmp_path: Path) -> None:
-    """All have questions of the same names. What no longer has its metadata is told by the functions that it defines."""
+    """All have questions of the same names. A notebook without metadata is known by the functions that it defines."""
     for name, page, kept in (
         ("new", FOURTH, True),
         ("old", SIXTH, False),

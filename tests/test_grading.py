@@ -85,19 +85,19 @@ def test_no_honest_hand_in_is_flagged(rows: dict) -> None:
     }
 
 
-AS_NOTEBOOKS = [name for name, kind in HONEST_KINDS.items() if not kind.name]
+AS_NOTEBOOKS = [name for name, kind in HONEST_KINDS.items() if not kind.name and name != "chdir"]
+"""All but zip files, which ``otter run`` does not take, and one that leaves the folder in which it looks for checks."""
 
 
 @pytest.mark.parametrize("name", AS_NOTEBOOKS)
-def test_both_graders_agree_on_every_honest_hand_in(rows: dict, autograder: Path, tmp_path: Path, name: str) -> None:
-    """`grade.py` gives the marks of ``otter run``, here called without a process of its own around its kernel."""
+def test_both_graders_agree_on_every_honest_hand_in(autograder: Path, tmp_path: Path, name: str) -> None:
+    """``otter run``, called without a process around its kernel, gives the marks that `grade.py` gives above."""
     from otter.api import grade_submission
 
     content = HONEST_KINDS[name].content.replace(b"a kernel of the student", b"python3")
     (tmp_path / "a.ipynb").write_bytes(content)
     results = grade_submission(str(tmp_path / "a.ipynb"), str(autograder), quiet=True).results
-    marks = {question: results[question].score for question in POSSIBLE}
-    assert marks == {question: float(rows[f"honest: {name}"][question]) for question in POSSIBLE}
+    assert tuple(results[question].score for question in POSSIBLE) == HONEST_KINDS[name].marks
 
 
 def test_nothing_of_a_hand_in_goes_on_running(rows: dict) -> None:

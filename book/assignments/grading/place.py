@@ -34,7 +34,7 @@ def needed(packages: Iterable[str]) -> list[str]:
     environment = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, sys.executable]
     environment += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
     environment += [path for path in sys.path if path.endswith((".zip", "site-packages", "dist-packages"))]
-    environment += os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    environment += filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     tops = dict.fromkeys(name.split(".")[0] for name in [*PACKAGES, *packages])
     data = [str(data_home()), *(str(path) for path in map(_tracked_data, tops) if path)]
     found = [*environment, *data, *(str(path) for path in map(_package, tops) if path)]

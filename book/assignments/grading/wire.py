@@ -32,7 +32,7 @@ MAX_ARRAY = 50_000_000
 """Largest array, in bytes."""
 
 MAX_ITEMS = 100_000
-"""Items of an iterator (a `map`, say) that is sent as a list."""
+"""Items of an iterator (a `map`, say) that are sent."""
 
 MAX_TEXT = 2000
 """Characters of the message of an error."""
@@ -81,7 +81,7 @@ def is_tensor(value: Any) -> bool:
 class Letter:
     """The arrays and differentiable tensors of one message, in the order in which they stand there.
 
-    An iterator is sent as the list of its items, which uses it up, or else under its name.
+    An iterator is sent with all its items, which uses it up, or else under its name.
     """
 
     def __init__(self, gradients: bool = False, arguments: Letter | None = None, uses_up: bool = True) -> None:
@@ -289,7 +289,9 @@ class Peer:
             return float(value)
         if isinstance(value, collections.abc.Iterator) and not letter.uses_up:
             return self._lend(value)
-        if isinstance(value, collections.abc.Iterator | collections.abc.MappingView | range):
+        if isinstance(value, collections.abc.Iterator):
+            return {"iterator": [self.encode(item, letter) for _, item in zip(range(MAX_ITEMS), value)]}
+        if isinstance(value, collections.abc.MappingView | range):
             return [self.encode(item, letter) for _, item in zip(range(MAX_ITEMS), value)]
         if hasattr(type(value), "__array__") and not callable(value):
             array = np.asarray(value)
@@ -374,6 +376,9 @@ class Peer:
 
     def _decode_dict(self, content: Any, sent: dict, letter: Letter) -> dict:
         return {self._decode(k, letter): self._decode(v, letter) for k, v in content}
+
+    def _decode_iterator(self, content: Any, sent: dict, letter: Letter) -> Any:
+        return iter([self._decode(item, letter) for item in content])
 
     def _decode_bytes(self, content: Any, sent: dict, letter: Letter) -> bytes:
         return base64.b64decode(content)
