@@ -228,7 +228,7 @@ HONEST_KINDS = {
     ),
     "remembers": Kind(
         notebook(
-            "import numpy as np\ndef norm(x):\n    global used\n    used = 'norm was called'\n    return np.sqrt(x @ x)",
+            "import numpy as np\ndef norm(x):\n    global used\n    used = 'called'\n    return np.sqrt(x @ x)",
             *CHECK[:2],
             "assert used\ndef unit(x):\n    return x / norm(x)",
             CHECK[2],
