@@ -385,25 +385,87 @@ def test_marks_in_text_and_checks_must_agree(tmp_path: Path, made: Made) -> None
 def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Made, tmp_path: Path) -> None:
     renamed = tmp_path / "Ada Lovelace, final (2).ipynb"
     renamed.write_bytes(made.solution.read_bytes())
-    command = [
-        sys.executable,
-        "-m",
-        "otter",
-        "run",
-        str(renamed),
-        "-a",
-        str(made.autograder),
-        "-o",
-        str(tmp_path),
-    ]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert marks_by_otter_run(renamed, made.autograder) == made.possible
+
+
+def marks_by_otter_run(notebook: Path, autograder: Path) -> dict[str, float]:
+    """Marks of each question that ``otter run`` gives."""
+    folder = notebook.parent
+    command = [sys.executable, "-m", "otter", "run", str(notebook), "-a", str(autograder), "-o", str(folder)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=folder)
     assert said.returncode == 0, said.stderr
-    results = json.loads((tmp_path / "results.json").read_text())["tests"]
+    results = json.loads((folder / "results.json").read_text())["tests"]
     marks = {t["name"].split(" ")[0]: 0.0 for t in results if t.get("max_score")}
     for t in results:
         if t.get("max_score"):
             marks[t["name"].split(" ")[0]] += t["score"]
-    assert marks == made.possible
+    return marks
+
+
+WITH_AN_OPTIMIZER = """
+def local_update(client, phi, shared, loss, steps, lr):
+    x, y = client.x_train, client.y_train
+    phi = {name: t.detach().clone().requires_grad_() for name, t in phi.items()}
+    shared = {name: t.detach().clone() for name, t in shared.items()}
+    optimizer = torch.optim.SGD(phi.values(), lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(phi, shared, x, y).backward()
+        optimizer.step()
+    phi = {name: t.detach() for name, t in phi.items()}
+    shared = {name: t.requires_grad_() for name, t in shared.items()}
+    optimizer = torch.optim.SGD(shared.values(), lr=lr)
+    loss(phi, shared, x, y).backward()
+    optimizer.step()
+    return phi, {name: t.detach() for name, t in shared.items()}
+"""
+COMPILED = """
+@torch.compile(backend="eager")
+def compiled(m1, var1, m2, var2):
+    return (m1 - m2) ** 2 + (var1.sqrt() - var2.sqrt()) ** 2
+
+
+def w2_squared_1d(m1, var1, m2, var2):
+    return compiled(*(torch.as_tensor(np.asarray(value, dtype=float)) for value in (m1, var1, m2, var2))).numpy()
+"""
+
+
+@first_only
+@pytest.mark.parametrize("question", ["q3_1", "q1_1"])
+def test_both_graders_give_full_marks_to_what_pytorch_imports_when_it_is_called(
+    made: Made, tmp_path: Path, question: str
+) -> None:
+    """An optimizer made within a function, and a function that is compiled when it is first called."""
+    answer = {"q3_1": WITH_AN_OPTIMIZER, "q1_1": COMPILED}[question]
+    with_answers(made.solution, {question: answer}, tmp_path / "a.ipynb")
+    result = grade.grade(tmp_path / "a.ipynb", made.autograder)
+    assert (result.marks, result.message, result.flags) == (made.possible, "", []), result.feedback
+    assert marks_by_otter_run(tmp_path / "a.ipynb", made.autograder) == made.possible
+
+
+@first_only
+def test_another_assignment_is_known_by_its_metadata_or_by_what_it_defines(made: Made, tmp_path: Path) -> None:
+    """All have questions of the same names. A notebook without metadata is known by the functions that it defines."""
+    for name, page, kept in (
+        ("new", FOURTH, True),
+        ("old", SIXTH, False),
+        ("own", FIRST, True),
+        ("own old", FIRST, False),
+    ):
+        nb = nbformat.read(generate.tracked_page(page.master), 4)
+        assert nb.metadata["hetfl"] == {"assignment": str(page)}
+        if not kept:
+            del nb.metadata["hetfl"]
+        nbformat.write(nb, tmp_path / f"{name}.ipynb")
+    how = grade.plan(made.autograder)
+    assert how.assignment == "assignment1"
+    results = {each.submission: each for each in grade.grade_all(tmp_path, how)}
+    assert [each.total for each in results.values()] == [0] * 4
+    assert results["new.ipynb"].message == (
+        "this is assignment4, and the checks are those of assignment1: hand in the other notebook"
+    )
+    assert results["old.ipynb"].message.startswith("is this another assignment? It defines 0 of the ")
+    assert [results[f"{name}.ipynb"].message for name in ("own", "own old")] == ["", ""]
 
 
 OPTIMIZES = SECOND

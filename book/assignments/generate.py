@@ -7,6 +7,8 @@
 - ``assignmentN/dist/solution/assignmentN.ipynb``: with solutions and all checks; not for students,
 - ``assignmentN/dist/autograder.zip``: to grade with (`grade.py`, ``otter run`` or Gradescope); not for students.
 
+The notebooks carry the assignment's name in their metadata, and the autograder has it too: `grade.py` compares them.
+
 It needs neither network, Docker nor LaTeX, and the same master gives the same bytes.
 """
 
@@ -23,6 +25,7 @@ import zipfile
 from pathlib import Path
 
 import nbformat
+from grading.files import METADATA, NAME_IN_AUTOGRADER
 from nbformat import NotebookNode
 
 HERE = Path(__file__).resolve().parent
@@ -67,7 +70,9 @@ def generate(master: Path, out: Path, check_solution: bool = True) -> Path:
         check_marks(nbformat.read(master, 4), made / "autograder" / "tests")
         for part, source in (("student", "student"), ("solution", "autograder")):
             finish(made / source / master.name, made / source / "tests", out / part / master.name)
-        repack(next((made / "autograder").glob("*.zip")), out / "autograder.zip")
+        repack(
+            next((made / "autograder").glob("*.zip")), out / "autograder.zip", {NAME_IN_AUTOGRADER: master.stem + "\n"}
+        )
     return out / "student" / master.name
 
 
@@ -93,6 +98,7 @@ def finish(notebook: Path, tests: Path, target: Path) -> None:
     cell.source = cell.source.replace(PLACEHOLDER, checks_source(tests), 1)
     for number, each in enumerate(nb.cells):
         each["id"] = f"cell-{number:03d}"
+    nb.metadata[METADATA] = {"assignment": target.stem}
     nb.metadata["mystnb"] = {"execution_mode": "off"}  # the book shows it with its gaps and does not run it
     nbformat.validate(nb)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -133,14 +139,15 @@ def marks_of(path: Path, hidden: bool = True) -> float:
     return sum(case.points for case in cases if hidden or not case.hidden)
 
 
-def repack(source: Path, target: Path) -> None:
-    """Copy a zip file in sorted order and without times."""
+def repack(source: Path, target: Path, more: dict[str, str]) -> None:
+    """Copy a zip file in sorted order and without times, with some texts added."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        for name in sorted(old.namelist()):
+        contents = {name: old.read(name) for name in old.namelist()} | {n: t.encode("utf8") for n, t in more.items()}
+        for name in sorted(contents):
             entry = zipfile.ZipInfo(name)
             entry.external_attr = (0o644 if "." in name else 0o755) << 16
-            new.writestr(entry, old.read(name))
+            new.writestr(entry, contents[name])
 
 
 def tracked_page(master: Path) -> Path:

@@ -2,13 +2,13 @@
 
 ``python book/assignments/grade.py submissions/ --autograder book/assignments/assignment1/dist/autograder.zip``
 
-finds every ``.ipynb`` and ``.zip`` below the folder, whatever its name, and writes ``grades.csv`` with a row a submission. A notebook
-that cannot be read, crashes or takes too much gets 0 and a message, and the next one is graded. The column ``flags`` says which ones
-show signs of tampering.
+takes every file below the folder for a submission, whatever its name, and writes ``grades.csv`` with a row for each. What holds no
+notebook that can be read gets 0 and a message. A cell or a check that takes too long, or that ends the process, costs what depends on
+it, and the rest is marked. The column ``flags`` says where signs of tampering were seen.
 
-The checks run in a process that never runs a line of a submission; the submission runs in another, without network, without writable
-files and without other processes in sight where the machine has Linux namespaces. Where it has none, use an account or a virtual
-machine that has nothing to lose. `grading` holds the parts.
+The checks run in a process that never runs a line of a submission; the submission runs in another. Where the machine has Linux
+namespaces, that one has no network and sees no files but Python, its packages, the data and a folder of its own, and no processes but
+its own. Where it has none, use an account or a virtual machine that has nothing to lose. `grading` holds the parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import hashlib
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,9 +27,19 @@ if os.name != "posix":
         "grade.py needs Linux or macOS, where it can confine what it runs; on Windows use WSL or a virtual machine"
     )
 
-from grading import confine, crew
+from grading import confine, crew, place
 from grading.files import digest, find_submissions, printable
-from grading.marks import Grade, Plan, Task, feedback, possible_marks, read_tests
+from grading.marks import (
+    MOST_TIMES,
+    Grade,
+    Plan,
+    Task,
+    assignment_of,
+    feedback,
+    modules_of,
+    possible_marks,
+    read_tests,
+)
 from joblib import cpu_count
 
 __all__ = ["Grade", "feedback", "find_submissions", "grade", "grade_all", "main", "questions"]
@@ -52,6 +61,8 @@ def plan(
     namespaces: bool | None = None,
     network: bool = False,
     hidden: tuple[Path, ...] = (),
+    step: float | None = None,
+    shown: tuple[Path, ...] = (),
 ) -> Plan:
     """How to grade with an autograder.
 
@@ -60,7 +71,7 @@ def plan(
     autograder : Path
         The ``autograder.zip`` that `generate.py` made.
     timeout : float
-        Seconds after which a submission is stopped.
+        Seconds that a submission may take, without those of cells and checks that are stopped.
     memory : float
         Gigabytes of data that a process of a submission may have.
     namespaces : bool, optional
@@ -68,18 +79,19 @@ def plan(
     network : bool
         Whether submissions can reach the network.
     hidden : tuple of Path
-        Files and folders that submissions cannot read (with namespaces), besides the assignments and the autograder.
+        Files and folders that submissions cannot read (with namespaces), wherever they are.
+    step : float, optional
+        Seconds after which a cell or a check is stopped; a fifth of `timeout` by default.
+    shown : tuple of Path
+        Files and folders that submissions can read (with namespaces), besides Python, its packages and the data.
     """
     namespaces = not confine.possible() if namespaces is None else namespaces
-    out_of_sight = [str(path.resolve()) for path in (HERE, autograder, *hidden) if not _is_needed(path.resolve())]
-    bounds = confine.Bounds(timeout, int(memory * 10**9), namespaces, network, tuple(out_of_sight))
-    return Plan(read_tests(autograder), timeout, bounds)
-
-
-def _is_needed(path: Path) -> bool:
-    """Whether a folder holds what a submission needs in order to run."""
-    needed = [sys.prefix, sys.base_prefix, tempfile.gettempdir(), *sys.path, os.path.expanduser("~")]
-    return any(Path(each).resolve().is_relative_to(path) for each in needed if each and Path(each).resolve() != HERE)
+    tests = read_tests(autograder)
+    readable = (*place.needed(modules_of(tests)), *(str(path.resolve()) for path in shown))
+    covered = tuple(str(path.resolve()) for path in (place.CHECKOUT, autograder, *hidden))
+    processor = MOST_TIMES * timeout
+    bounds = confine.Bounds(processor, int(memory * 10**9), namespaces, network, readable, covered)
+    return Plan(tests, timeout, step or timeout / 5, bounds, assignment_of(autograder))
 
 
 def grade(
@@ -119,7 +131,7 @@ def grade(
 
 def grade_all(folder: Path, how: Plan, jobs: int = 1) -> Iterator[Grade]:
     """Grade every submission below a folder, several at a time, in alphabetical order."""
-    found = [(path, path.relative_to(folder).as_posix()) for path in find_submissions(folder)[0]]
+    found = [(path, path.relative_to(folder).as_posix()) for path in find_submissions(folder)]
     tasks = [Task(path.absolute(), printable(name), digest(path)) for path, name in found]
     first = {task.digest: task.name for task in reversed(tasks) if task.digest}
     for task, result in zip(tasks, crew.grade_tasks(tasks, how, jobs), strict=True):
@@ -131,9 +143,9 @@ def grade_all(folder: Path, how: Plan, jobs: int = 1) -> Iterator[Grade]:
 def row(result: Grade, possible: dict[str, float]) -> list[str]:
     """A line of the table of grades."""
     marks = [f"{result.marks[name]:g}" for name in possible]
-    flags = "; ".join(map(printable, result.flags))
-    out_of = f"{sum(possible.values()):g}"
-    return [result.submission, *marks, f"{result.total:g}", out_of, printable(result.message), flags, result.same_as]
+    flags, unusual = ("; ".join(map(printable, signs)) for signs in (result.flags, result.unusual))
+    sums = [f"{result.total:g}", f"{sum(possible.values()):g}"]
+    return [result.submission, *marks, *sums, printable(result.message), flags, result.same_as, unusual]
 
 
 def write_feedback(result: Grade, folder: Path) -> Path:
@@ -141,7 +153,8 @@ def write_feedback(result: Grade, folder: Path) -> Path:
 
     Where it cannot, being too long or the name of a folder, a name is made up; the text begins with that of the submission.
     """
-    text = f"{result.total:g} marks\n\n{result.message or result.feedback}\n".encode("utf8", "backslashreplace")
+    parts = [f"{result.total:g} marks", result.message, result.feedback]
+    text = ("\n\n".join(filter(None, parts)) + "\n").encode("utf8", "backslashreplace")
     path = folder / (result.submission + ".txt")
     fits = all(len(os.fsencode(part)) <= MAX_NAME for part in path.parts) and ".." not in path.parts
     try:
@@ -159,7 +172,7 @@ def write_table(results: list[Grade], possible: dict[str, float], out: Path) -> 
     """Write the table of grades, whole or not at all."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerow(["submission", *possible, "total", "out_of", "message", "flags", "same_as"])
+    table.writerow(["submission", *possible, "total", "out_of", "message", "flags", "same_as", "unusual"])
     table.writerows(row(result, possible) for result in results)
     part = out.with_name(f".{out.name}.part")
     part.write_bytes(text.getvalue().encode("utf8", "backslashreplace"))
@@ -169,11 +182,21 @@ def write_table(results: list[Grade], possible: dict[str, float], out: Path) -> 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="folder of submissions, .ipynb or .zip, also in folders below it")
+    parser.add_argument("folder", type=Path, help="folder of submissions; each file in it, or in one below it, is one")
     parser.add_argument("--autograder", type=Path, required=True, help="the autograder.zip that generate.py made")
     parser.add_argument("--out", type=Path, default=Path("grades.csv"), help="table of grades (default: grades.csv)")
     parser.add_argument("--feedback", type=Path, help="also write a text for each student into this folder")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a submission may take (default: 300)")
+    parser.add_argument(
+        "--cell-timeout", type=float, help="seconds a cell or a check may take (default: a fifth of --timeout)"
+    )
+    parser.add_argument(
+        "--show",
+        type=Path,
+        action="append",
+        default=[],
+        help="file or folder that submissions may read; may be repeated",
+    )
     parser.add_argument("--memory", type=float, default=4, help="gigabytes a submission may use (default: 4)")
     parser.add_argument("--jobs", type=int, default=cpu_count(), help="submissions at a time (default: one per core)")
     parser.add_argument("--network", action="store_true", help="let submissions use the network")
@@ -183,8 +206,13 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"there is no folder {options.folder}")
     if not options.autograder.is_file():
         parser.error(f"there is no file {options.autograder}")
-    if options.jobs < 1 or not options.timeout > 0 or not options.memory > 0:
-        parser.error("--jobs, --timeout and --memory should be positive")
+    missing = [path for path in options.show if not path.exists()]
+    if missing:
+        parser.error(f"there is no {missing[0]} to be shown")
+    if options.cell_timeout is None:
+        options.cell_timeout = options.timeout / 5
+    if options.jobs < 1 or not min(options.timeout, options.cell_timeout, options.memory) > 0:
+        parser.error("--jobs, --timeout, --cell-timeout and --memory should be positive")
     return options
 
 
@@ -198,8 +226,16 @@ def main(arguments: list[str] | None = None) -> None:
         possible = questions(options.autograder)
     except ValueError as error:
         sys.exit(f"grade.py: {error}")
-    hidden = tuple(path for path in (options.folder, options.feedback) if path)
-    how = plan(options.autograder, options.timeout, options.memory, not why_not, options.network, hidden)
+    how = plan(
+        options.autograder,
+        options.timeout,
+        options.memory,
+        namespaces=not why_not,
+        network=options.network,
+        hidden=tuple(path for path in (options.folder, options.feedback, options.out) if path),
+        step=options.cell_timeout,
+        shown=tuple(options.show),
+    )
     results: list[Grade] = []
     try:
         write_table(results, possible, options.out)
@@ -214,9 +250,6 @@ def main(arguments: list[str] | None = None) -> None:
             write_feedback(result, options.feedback)
         flagged = f"  [{'; '.join(map(printable, result.flags))}]" if result.flags else ""
         print(f"{result.total:5g}  {result.submission}  {printable(result.message)}{flagged}", flush=True)
-    others = [printable(path.relative_to(options.folder).as_posix()) for path in find_submissions(options.folder)[1]]
-    if others:
-        print(f"not graded, neither .ipynb nor .zip: {', '.join(others)}")
     print(f"wrote {options.out}")
 
 

@@ -64,7 +64,7 @@ class Worker:
                 self.start()
             with contextlib.suppress(EOFError, OSError):  # it may die at any time
                 self.pipe.send(task)
-                if self.pipe.poll(self.plan.timeout + PATIENCE):
+                if self.pipe.poll(self.plan.longest + PATIENCE):
                     grade = self.pipe.recv()
                     grade.flags += flags
                     return grade

@@ -1,4 +1,4 @@
-"""What a hand-in has no reason to do, read from its source. A sign is for a human to look at; it changes no mark."""
+"""What few hand-ins do, read from their source, mostly for honest reasons: for a human to look at; it changes no mark."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ OWN = re.compile(r"torch\.backends|\.options\.|\.rcParams|\.random\.")
 COMPARISONS = re.compile(r"__(eq|ne|lt|le|gt|ge|bool|getattribute|array_ufunc|array_function|torch_function)__")
 
 
-def signs_of(cells: list[str]) -> list[str]:
-    """Signs of tampering, each with the number of its cell, counted over the code cells that are run."""
-    trees = [_parse(cell) for cell in cells]
+def signs_of(cells: dict[int, str]) -> list[str]:
+    """What is unusual in the cells, each with the number of its cell among all code cells."""
+    trees = {number: _parse(cell) for number, cell in cells.items()}
     aliases: dict[str, str] = {"builtins": "builtins", "__builtins__": "builtins"}
-    for tree in filter(None, trees):
+    for tree in filter(None, trees.values()):
         aliases |= dict(_imports(tree))
     found: dict[str, None] = {}
-    for number, (cell, tree) in enumerate(zip(cells, trees), 1):
-        said = _signs_in_tree(tree, aliases) if tree else _signs_in_text(cell)
+    for number, tree in trees.items():
+        said = _signs_in_tree(tree, aliases) if tree else _signs_in_text(cells[number])
         found |= dict.fromkeys(f"cell {number}: {sign}" for sign in said)
     signs = list(found)
     more = [f"and {len(signs) - MAX_SIGNS} more"] if len(signs) > MAX_SIGNS else []

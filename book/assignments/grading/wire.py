@@ -32,7 +32,7 @@ MAX_ARRAY = 50_000_000
 """Largest array, in bytes."""
 
 MAX_ITEMS = 100_000
-"""Items of an iterator (a `map`, say) that is sent as a list."""
+"""Items of an iterator (a `map`, say) that are sent."""
 
 MAX_TEXT = 2000
 """Characters of the message of an error."""
@@ -79,10 +79,14 @@ def is_tensor(value: Any) -> bool:
 
 
 class Letter:
-    """The arrays and differentiable tensors of one message, in the order in which they stand there."""
+    """The arrays and differentiable tensors of one message, in the order in which they stand there.
 
-    def __init__(self, gradients: bool = False, arguments: Letter | None = None) -> None:
+    An iterator is sent with all its items, which uses it up, or else under its name.
+    """
+
+    def __init__(self, gradients: bool = False, arguments: Letter | None = None, uses_up: bool = True) -> None:
         self.gradients = gradients
+        self.uses_up = uses_up
         self.arguments = arguments
         self.arrays: list[Any] = []
         self.leaves: list[Any] = []
@@ -157,7 +161,22 @@ class Peer:
         except BaseException as error:
             if not self.trusting and not isinstance(error, Exception):
                 raise
-            return {"error": [type(error).__name__[:50], text_of(error)]}
+            return {"error": self.report(error)}
+
+    def report(self, error: BaseException) -> list[Any]:
+        """What the other side is told of an error."""
+        return [type(error).__name__[:50], text_of(error)]
+
+    def raise_error(self, reply: dict[str, Any]) -> None:
+        """Raise the error that the other side has reported, under its name."""
+        if "error" not in reply:
+            return
+        try:
+            name, text = reply["error"]
+            name, text = str(name)[:50], str(text)[:MAX_TEXT]
+        except (TypeError, ValueError) as error:
+            raise ProtocolError("expected an error, got something else") from error
+        raise error_named(name, text)
 
     def call(self, number: int, args: tuple, kwargs: dict) -> Any:
         """Call a function of the other side."""
@@ -167,7 +186,7 @@ class Peer:
         sent = self.encode([list(args), kwargs], letter)
         request = {"do": "call", "function": number, "arguments": sent, "gradients": gradients}
         reply = self.ask(request | self.surroundings())
-        _raise_error(reply)
+        self.raise_error(reply)
         if "changed" in reply:
             _copy_into([list(args), kwargs], self.decode(reply["changed"], Letter()))
         return self._result(reply, letter)
@@ -268,7 +287,11 @@ class Peer:
             return {"complex": [complex(value).real, complex(value).imag]}
         if isinstance(value, numbers.Number) and hasattr(value, "__float__") and not callable(value):
             return float(value)
-        if isinstance(value, collections.abc.Iterator | collections.abc.MappingView | range):
+        if isinstance(value, collections.abc.Iterator) and not letter.uses_up:
+            return self._lend(value)
+        if isinstance(value, collections.abc.Iterator):
+            return {"iterator": [self.encode(item, letter) for _, item in zip(range(MAX_ITEMS), value)]}
+        if isinstance(value, collections.abc.MappingView | range):
             return [self.encode(item, letter) for _, item in zip(range(MAX_ITEMS), value)]
         if hasattr(type(value), "__array__") and not callable(value):
             array = np.asarray(value)
@@ -353,6 +376,9 @@ class Peer:
 
     def _decode_dict(self, content: Any, sent: dict, letter: Letter) -> dict:
         return {self._decode(k, letter): self._decode(v, letter) for k, v in content}
+
+    def _decode_iterator(self, content: Any, sent: dict, letter: Letter) -> Any:
+        return iter([self._decode(item, letter) for item in content])
 
     def _decode_bytes(self, content: Any, sent: dict, letter: Letter) -> bytes:
         return base64.b64decode(content)
@@ -520,7 +546,7 @@ def _tie(peer: Peer, tape: int, outputs: list, inputs: list) -> tuple:
         def backward(ctx: Any, *gradients: Any) -> tuple:
             sent = peer.encode(list(gradients), Letter())
             reply = peer.ask({"do": "gradient", "tape": tape, "gradients": sent})
-            _raise_error(reply)
+            peer.raise_error(reply)
             found = peer.decode(reply.get("value"), Letter())
             return tuple(found)
 
@@ -535,17 +561,10 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
-def _raise_error(reply: dict[str, Any]) -> None:
-    """Raise the error that the other side has reported, under its name."""
-    if "error" not in reply:
-        return
-    try:
-        name, text = reply["error"]
-        name, text = str(name)[:50], str(text)[:MAX_TEXT]
-    except (TypeError, ValueError) as error:
-        raise ProtocolError("expected an error, got something else") from error
+def error_named(name: str, text: str) -> Exception:
+    """An error of a built-in kind where the name is one, which says a text."""
     base = getattr(builtins, name, None)
     known = isinstance(base, type) and issubclass(base, Exception)
     base = base if known and base not in (StopIteration, StopAsyncIteration) else Exception
-    told = type(name if name.isidentifier() else "Error", (base,), {"__str__": lambda self: text})
-    raise told.__new__(told)
+    kind = type(name if name.isidentifier() else "Error", (base,), {"__str__": lambda self: text})
+    return kind.__new__(kind)
