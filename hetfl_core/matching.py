@@ -15,6 +15,9 @@ Here                       In the paper
 ``weight``                 :math:`p_m`
 =========================  ========================================================================================
 
+A client is matched with what the others have in each row. That is what everybody has less its own, so a `_Search` keeps
+the sums over all clients while they move, and a pass takes time linear in the number of clients.
+
 References
 ----------
 .. [1] X. Zhang, W. Yin, T. Chen, M. Hong. Hybrid federated learning for feature & sample heterogeneity: algorithms and
@@ -27,6 +30,7 @@ References
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -267,18 +271,19 @@ def match(
     rng = torch.Generator().manual_seed(0) if rng is None else rng
     if progress:
         found.costs.append(found.objective())
-    if rule.order == "anew" and passes:
+    if not passes:
+        return found
+    if rule.order == "anew":
         if rule.growth is None:
             raise ValueError(
                 'growth must be a number with order="anew": a row that nobody is left in is gone, got None'
             )
         orders = [torch.randperm(len(found.neurons), generator=rng).tolist() for _ in range(passes)]
         return _anew(found, orders, rule, progress)
+    search = _Search(found, rule)
     for turns in _turns(len(found.neurons), passes, rule.order, rng):
-        new = [(m, *_matched(found, m, rule)) for m in turns]
-        for m, mine, wide in new:
-            found.indices[m] = mine
-            found.width = max(found.width, wide)
+        for m, mine in search.best(turns):
+            search.move(m, mine)
         if progress:
             found.costs.append(found.objective())
     return found
@@ -319,46 +324,39 @@ def _turns(n: int, passes: int, order: Order, rng: torch.Generator) -> Iterator[
 
 
 def _anew(matching: Matching, orders: Sequence[Sequence[int]], rule: Rule, progress: bool = False) -> Matching:
-    """Clients join one after the other, those of most neurons first; then each in turn leaves and joins again."""
+    """Clients join one after the other, those of most neurons first; then each in turn leaves and joins again.
+
+    A row that nobody is left in is passed over from then on, and taken away at the end of the pass. No more rows die in
+    a pass than there were at its beginning, for who founds one stays in it; so those that are passed over are few.
+    """
     n, none = len(matching.neurons), matching.indices[0][:0]
     found = replace(matching, indices=[none] * n, width=0)
+    search = _Search(found, rule)
     largest = sorted(range(n), key=lambda m: -len(matching.neurons[m].rows))
     for turns in (largest, *orders):
         for m in turns:
-            found.indices[m] = none
-            kept = torch.cat(found.indices).unique()  # sorted
-            found.indices, found.width = [torch.searchsorted(kept, p) for p in found.indices], len(kept)
+            search.move(m, none)
+            alive = search.sums.members.nonzero().flatten()
             mine = torch.arange(len(found.neurons[m].rows))
-            if found.width:
-                costs = cost_matrix(found, m, rule)
+            if len(alive):
+                costs = search.costs([m], alive)[0]
                 if len(costs) < costs.shape[1] or not bool(costs.isfinite().all()):
                     return matching  # too few rows are allowed, or numbers have left all bounds
                 mine = assign(costs)
-            found.indices[m], found.width = _founded_rows(mine.to(none.device), found.width)
+            search.move(m, _founded_rows(mine.to(none.device), alive, found.width))
+        search.compact()
         if progress:
             found.costs.append(found.objective())
     return found
 
 
-def _founded_rows(indices: Tensor, width: int) -> tuple[Tensor, int]:
-    """Places beyond the width as the next rows, in the order of the neurons; and the width with them."""
-    new = indices >= width
-    indices[new] = torch.arange(width, width + int(new.sum()), device=indices.device)
-    return indices, max(width, 1 + int(indices.max()))
-
-
-def _matched(matching: Matching, m: int, rule: Rule) -> tuple[Tensor, int]:
-    """The best places of a client's neurons, the others' given; and the width that this needs."""
-    one, now = matching.neurons[m], matching.indices[m]
-    costs = cost_matrix(matching, m, rule)
-    if not bool(costs.isfinite().all() if rule.growth is None else ~costs.isnan().any()):
-        return now, matching.width  # numbers too large to be squared: whoever has them has diverged
-    mine = assign(costs)
-    chosen, kept = (float(costs[p.cpu(), torch.arange(len(p))].sum()) for p in (mine, now))
-    if not chosen < kept - 1e-12 * max(1.0, abs(kept)):
-        return now, matching.width
-    mine, width = _founded_rows(mine, matching.width)
-    return mine.to(one.rows.device), width
+def _founded_rows(places: Tensor, alive: Tensor, width: int) -> Tensor:
+    """The rows that places among those alive stand for; places beyond are new rows, in the order of the neurons."""
+    new = places >= len(alive)
+    rows = torch.empty_like(places)
+    rows[~new] = alive[places[~new]]
+    rows[new] = torch.arange(width, width + int(new.sum()), device=rows.device)
+    return rows
 
 
 def assign(costs: Tensor) -> Tensor:
@@ -399,21 +397,240 @@ def cost_matrix(matching: Matching, m: int, rule: Rule) -> Tensor:
     Tensor of float64, shape (width, h_m), or, where the server may grow, (width + new rows, h_m)
         On the CPU, where assignments are solved.
     """
-    ways = {"distance": _by_distance, "exact": _by_objective, "pfnm": _by_posterior, "published": _by_published}
-    return ways[rule.cost](matching, m, rule).double().cpu()
+    return _Search(matching, rule).costs([m])[0]
 
 
-def _new_rows(matching: Matching, m: int, rule: Rule) -> int:
-    """How many rows the client may found."""
+# --- sums over all clients, kept up to date -------------------------------------------------------------------------
+
+
+AT_ONCE = 2**19
+"""Numbers of one tensor, of rows and coordinates of several clients, up to which their costs are computed at once."""
+
+UNEVEN = 1e8
+"""Largest weight over the smallest: where one's own is taken off a sum, this leaves the others half of their digits."""
+
+
+class _Sums:
+    """What all clients that are in some row have in each row together.
+
+    They hold for the clients that were added and not taken off again. What the others of a client have is a difference
+    of such sums. So they are kept in float64, and whether anybody else has a weight at all is said by whole numbers,
+    which differences leave exact.
+
+    Attributes
+    ----------
+    members : Tensor of int, shape (H,)
+        Clients that have a neuron in the row.
+    having : Tensor of int, shape (H, D)
+        Clients that have this weight in the row. Where it is 0, mass and total mean 0, whatever rounding left of them.
+    mass, total : Tensor of float64, shape (H, D)
+        Σ p_m, and Σ p_m w_m, over these clients.
+    """
+
+    def __init__(self, width: int, like: Tensor) -> None:
+        shape = width, like.shape[1]
+        self.members = like.new_zeros(width, dtype=torch.int64)
+        self.having = like.new_zeros(shape, dtype=torch.int32)
+        self.mass, self.total = like.new_zeros(shape, dtype=torch.float64), like.new_zeros(shape, dtype=torch.float64)
+
+    def widen(self, width: int) -> None:
+        """Have at least so many rows; nobody is in the new ones."""
+        for name, old in vars(self).items():
+            if width > len(old):
+                setattr(self, name, torch.cat([old, old.new_zeros(width - len(old), *old.shape[1:])]))
+
+    def add(self, one: Neurons, places: Tensor, sign: int = 1) -> None:
+        """Add a client whose neurons are in these rows, or take it off again (−1); nothing, where it is in none."""
+        if not len(places):
+            return
+        held = one.held.double().expand(len(places), -1)
+        self.members.index_add_(0, places, torch.ones_like(places), alpha=sign)
+        self.having.index_add_(0, places, (held != 0).to(torch.int32), alpha=sign)
+        self.mass.index_add_(0, places, held, alpha=sign * one.weight)
+        self.total.index_add_(0, places, one.rows.double() * held, alpha=sign * one.weight)
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """K clients of h neurons each whose rows are looked for, each beside what all others have in the H rows.
+
+    Parameters
+    ----------
+    rows : Tensor, shape (K, h, D)
+    held : Tensor, shape (K, 1, D)
+    weight : Tensor, shape (K, 1, 1)
+    mass, total : Tensor, shape (K, H, D)
+        The others'; 0 where nobody else has a weight.
+    popular : Tensor, shape (K, H)
+        How many others have a neuron in the row.
+    n : int
+        Clients in all.
+    new : int
+        Rows that one may found.
+    """
+
+    rows: Tensor
+    held: Tensor
+    weight: Tensor
+    mass: Tensor
+    total: Tensor
+    popular: Tensor
+    n: int
+    new: int
+
+
+class _Search:
+    """A matching for which better rows are looked for, and the sums that tell at what cost.
+
+    Parameters
+    ----------
+    found : Matching
+        It changes with `move`.
+    rule : Rule
+
+    Attributes
+    ----------
+    neurons : list of Neurons
+        Each client's as the rule's costs count them.
+    sums : _Sums
+        Over `neurons` where `found` has them at any time. They are made anew after as many moves as there are clients,
+        which takes no longer than the moves did, so that roundings do not pile up.
+    """
+
+    def __init__(self, found: Matching, rule: Rule) -> None:
+        self.found, self.rule = found, rule
+        self.neurons = [_counted(one, rule) for one in found.neurons]
+        least, most = (of(self.neurons, key=lambda one: one.weight) for of in (min, max))
+        if most.weight > UNEVEN * least.weight:
+            raise ValueError(
+                f"weight must not be more than {UNEVEN:g} times that of another client, or the others' sums have too "
+                f"few digits, got {least.weight:g} on client {least.name!r} and {most.weight:g} on {most.name!r}"
+            )
+        self.renew()
+
+    def renew(self) -> None:
+        """Make the sums anew."""
+        self.sums, self.moves = _Sums(self.found.width, self.neurons[0].rows), 0
+        for one, places in zip(self.neurons, self.found.indices, strict=True):
+            self.sums.add(one, places)
+
+    def move(self, m: int, places: Tensor) -> None:
+        """Put the neurons of client m into these rows, or, if there are none, take it out."""
+        before = self.found.indices[m]
+        if torch.equal(before, places):
+            return
+        self.found.indices[m] = places
+        self.found.width = max(self.found.width, 1 + int(places.max()) if len(places) else 0)
+        self.moves += 1
+        if self.moves >= len(self.neurons):
+            return self.renew()
+        self.sums.widen(self.found.width)
+        self.sums.add(self.neurons[m], before, -1)
+        self.sums.add(self.neurons[m], places)
+
+    def compact(self) -> None:
+        """Take away the rows that nobody is in; the others keep their order."""
+        kept = self.sums.members.nonzero().flatten()
+        self.found.indices[:] = [torch.searchsorted(kept, places) for places in self.found.indices]
+        self.found.width = len(kept)
+        self.renew()
+
+    def best(self, turns: Sequence[int]) -> list[tuple[int, Tensor]]:
+        """The best rows for each of these clients' neurons, while all others stay; those it has, where none are better.
+
+        Returns
+        -------
+        list of (int, Tensor of int, shape (h_m,))
+            Client and rows, in the order of `turns`.
+        """
+        return [pair for some in self._batches(turns) for pair in zip(some, self._best(some), strict=True)]
+
+    def _best(self, some: Sequence[int]) -> list[Tensor]:
+        costs, everyone = self.costs(some), torch.arange(self.found.width)
+        sound = costs.isfinite() if self.rule.growth is None else ~costs.isnan()
+        found = []
+        for m, mine, is_sound in zip(some, costs, sound.flatten(1).all(1).tolist(), strict=True):
+            now = self.found.indices[m]
+            found.append(now)
+            if not is_sound:
+                continue  # numbers too large to be squared: whoever has them has diverged
+            places = assign(mine)
+            chosen, kept = (float(mine[p.cpu(), torch.arange(len(p))].sum()) for p in (places, now))
+            if chosen < kept - 1e-12 * max(1.0, abs(kept)):
+                found[-1] = _founded_rows(places, everyone, self.found.width).to(now.device)
+        return found
+
+    def _batches(self, turns: Sequence[int]) -> Iterator[list[int]]:
+        """Clients whose costs are computed at once: neighbours of equally many neurons, not too many."""
+        most = max(1, AT_ONCE // max(1, self.sums.mass.numel()))
+        for _, alike in itertools.groupby(turns, key=lambda m: len(self.neurons[m].rows)):
+            some = list(alike)
+            yield from (some[begin : begin + most] for begin in range(0, len(some), most))
+
+    def costs(self, some: Sequence[int], alive: Tensor | None = None) -> Tensor:
+        """What it costs to match each neuron of these clients, of equally many, with each row.
+
+        Parameters
+        ----------
+        some : sequence of int
+            K clients, all of which are in rows, or none.
+        alive : Tensor of int, shape (H,), optional
+            The rows that count, if it is not all.
+
+        Returns
+        -------
+        Tensor of float64, shape (K, H, h), or, where the server may grow, (K, H + new rows, h)
+            On the CPU.
+        """
+        ways = {"distance": _by_distance, "exact": _by_objective, "pfnm": _by_posterior, "published": _by_published}
+        return ways[self.rule.cost](self.clients(some, alive), self.rule).double().cpu()
+
+    def clients(self, some: Sequence[int], alive: Tensor | None = None) -> _Clients:
+        """These clients beside what all others have, or, where the rule has it so, all clients; arguments as above."""
+        each, sums = [self.neurons[m] for m in some], self.sums
+        rows = torch.stack([one.rows for one in each])
+        held = torch.stack([one.held for one in each]).unsqueeze(1)
+        weight = torch.tensor([one.weight for one in each], dtype=torch.float64, device=rows.device).view(-1, 1, 1)
+        everybody = sums.members, sums.having, sums.mass, sums.total
+        members, having, mass, total = (t.repeat(len(some), *[1] * t.dim()) for t in everybody)
+        if not (self.rule.cost == "distance" and self.rule.target == "all"):
+            places = torch.stack([self.found.indices[m] for m in some])
+            at = torch.arange(len(some), device=rows.device).unsqueeze(1), places
+            own = (rows * held)[:, : places.shape[1]].double()  # none of who is in no row
+            members[at] -= 1
+            having[at] -= (held != 0).to(having.dtype)
+            mass[at] -= weight * held
+            total[at] -= weight * own
+        there = having > 0
+        mass, total = (torch.where(there, t, 0.0).to(rows.dtype) for t in (mass, total))
+        if alive is not None:
+            members, mass, total = members[:, alive], mass[:, alive], total[:, alive]
+        new = _new_rows(rows.shape[1], members.shape[1], self.rule)
+        return _Clients(rows, held, weight.to(rows.dtype), mass, total, members, len(self.neurons), new)
+
+
+def _counted(one: Neurons, rule: Rule) -> Neurons:
+    """A client's neurons as the costs of a rule count them: which coordinates, and with which weight."""
+    if rule.cost == "exact":
+        return one
+    if rule.cost == "pfnm":
+        return replace(one, weight=1.0)
+    inputs = rule.inputs or len(one.held)
+    cut = replace(one, rows=one.rows[:, :inputs], held=one.held[:inputs])
+    if rule.cost == "published":
+        cut = replace(cut, weight=float(cut.held[:-1].sum()) / rule.sigma**2)
+    return cut
+
+
+def _new_rows(h: int, width: int, rule: Rule) -> int:
+    """How many rows a client of h neurons may found."""
     if rule.growth is None:
         return 0
-    return max(0, min(len(matching.neurons[m].rows), rule.max_width - matching.width))
+    least = 1 if rule.cost == "published" else 0
+    return min(h, max(rule.max_width - width, least))
 
 
-def _founded(matching: Matching, m: int, rule: Rule, costs: Tensor) -> Tensor:
-    """The costs with those of new rows below them."""
-    growth = math.inf if rule.growth is None else rule.growth
-    return torch.cat([costs, costs.new_full((_new_rows(matching, m, rule), costs.shape[1]), growth)])
+# --- costs ----------------------------------------------------------------------------------------------------------
 
 
 def _means(total: Tensor, mass: Tensor) -> Tensor:
@@ -422,98 +639,93 @@ def _means(total: Tensor, mass: Tensor) -> Tensor:
 
 
 def _squared_gaps(weight: Tensor, centre: Tensor, rows: Tensor) -> Tensor:
-    """Σ_c weight_ic (rows_jc − centre_ic)², shapes (H, D), (H, D), (h, D) → (H, h); by three products."""
+    """Σ_c weight_ic (rows_jc − centre_ic)², of K clients each: (K, H or 1, D), (K, H, D), (K, h, D) → (K, H, h)."""
     scaled = weight * centre
-    gaps = (scaled * centre).sum(1, keepdim=True) - 2 * scaled @ rows.T + weight @ rows.square().T
+    gaps = (scaled * centre).sum(-1, keepdim=True) - 2 * scaled @ rows.mT + weight @ rows.square().mT
     return gaps.clamp(min=0)
 
 
-def _by_distance(matching: Matching, m: int, rule: Rule) -> Tensor:
+def _founded(costs: Tensor, clients: _Clients, rule: Rule) -> Tensor:
+    """The costs with those of new rows below them."""
+    growth = math.inf if rule.growth is None else rule.growth
+    return torch.cat([costs, costs.new_full((len(costs), clients.new, costs.shape[2]), growth)], 1)
+
+
+def _by_distance(clients: _Clients, rule: Rule) -> Tensor:
     """Costs of Eq. (20): dist₁ to a row that somebody has, dist₂ for one that nobody has.
 
     dist₂ is `growth`; without growth it is the squared length of the neuron, its distance to an empty row of zeros.
     """
-    one = matching.neurons[m]
-    without = m if rule.target == "others" else None
-    mass, total = (t[:, : rule.inputs] for t in (matching.mass(without), matching.total(without)))
-    held, rows = one.held[: rule.inputs].expand_as(mass), one.rows[:, : rule.inputs]
-    costs = _squared_gaps(held, _means(total, mass), rows)
+    costs = _squared_gaps(clients.held, _means(clients.total, clients.mass), clients.rows)
     if rule.growth is not None:
-        costs = torch.where((mass > 0).any(1, keepdim=True), costs, rule.growth)
-    return _founded(matching, m, rule, costs)
+        costs = torch.where((clients.mass > 0).any(-1, keepdim=True), costs, rule.growth)
+    return _founded(costs, clients, rule)
 
 
-def _by_objective(matching: Matching, m: int, rule: Rule) -> Tensor:
+def _by_objective(clients: _Clients, rule: Rule) -> Tensor:
     """Costs by which Eq. (11) grows when neuron j joins row i and the row moves to the new mean.
 
     A weight that p₀ = Σ p of others have with mean v₀ costs ½ p p₀ / (p + p₀) (v − v₀)²: nothing where there are none.
     """
-    one = matching.neurons[m]
-    mass, total = matching.mass(m), matching.total(m)
-    joint = 0.5 * one.weight * mass / (one.weight + mass) * one.held
-    return _founded(matching, m, rule, _squared_gaps(joint, _means(total, mass), one.rows))
+    weight, mass = clients.weight, clients.mass
+    joint = 0.5 * weight * mass / (weight + mass) * clients.held
+    return _founded(_squared_gaps(joint, _means(clients.total, mass), clients.rows), clients, rule)
 
 
-def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
+def _by_posterior(clients: _Clients, rule: Rule) -> Tensor:
     """Costs by PFNM's negative log-posterior [2]_, up to what no assignment changes.
 
     Neurons are drawn around their row with deviation σ, rows around the prior's mean with deviation σ₀ = σ, and how
     many clients have a row follows an Indian buffet process of rate γ. Counted with equal weights, as there.
     """
-    one, n = matching.neurons[m], len(matching.neurons)
-    equal = replace(matching, neurons=[replace(each, weight=1.0) for each in matching.neurons])
-    count, total = equal.mass(m), equal.total(m)  # clients that have each weight, and the sum of theirs
+    held, n = clients.held, clients.n
     inverse = 1 / rule.sigma**2
-    prior = torch.zeros_like(one.held)
+    prior = held.new_zeros(held.shape[-1])
     prior[(rule.inputs or len(prior)) - 1] = rule.mean
-    posterior, precision = (total + prior) * inverse, (count + 1) * inverse
-    rows = one.rows * inverse
-    gain = _gain(posterior, precision, rows, inverse, one.held)
-    popular = _popularity(matching, m)
+    # mass and total are, with equal weights, how many others have a weight, and the sum of theirs
+    posterior, precision = (clients.total + prior) * inverse, (clients.mass + 1) * inverse
+    rows = clients.rows * inverse
+    gain = _gain(posterior, precision, rows, inverse, held)
+    popular = _popularity(clients)
     odds = torch.where(popular > 0, popular / (n - popular).clamp(min=0.5), torch.ones_like(popular)).log()
-    costs = -(gain + 2 * odds[:, None])
-    alone = ((prior * inverse + rows).square() * one.held).sum(1) / (2 * inverse)
-    alone = alone - ((prior * inverse).square() * one.held).sum() / inverse
-    costs = torch.where((popular > 0)[:, None], costs, -(alone + 2 * math.log(rule.gamma / n)))
-    new = torch.arange(1, _new_rows(matching, m, rule) + 1, device=costs.device, dtype=costs.dtype)
-    founded = -(alone[None, :] - 2 * new.log()[:, None] + 2 * math.log(rule.gamma / n))
-    return torch.cat([costs, founded])
+    costs = -(gain + 2 * odds)
+    alone = ((prior * inverse + rows).square() * held).sum(-1) / (2 * inverse)
+    alone = (alone - ((prior * inverse).square() * held).sum(-1) / inverse).unsqueeze(1)
+    costs = torch.where(popular > 0, costs, -(alone + 2 * math.log(rule.gamma / n)))
+    return torch.cat([costs, _of_new_rows(alone + 2 * math.log(rule.gamma / n), clients)], 1)
+
+
+def _by_published(clients: _Clients, rule: Rule) -> Tensor:
+    """Costs by the published code [3]_; one row that is somebody's, or new, for each of its columns."""
+    held, n, inputs = clients.held, clients.n, clients.held.shape[-1]
+    bias = torch.zeros_like(held)
+    bias[..., -1] = 1
+    prior = inputs / rule.sigma**2
+    mean = rule.mean / prior
+    rows, added = clients.rows * held * clients.weight, clients.weight * held * (1 - bias)
+    popular = _popularity(clients)
+    gain = _gain(clients.total + mean, clients.mass * (1 - bias) + prior, rows, added, held)
+    shared = gain + (popular / (n - popular).clamp(min=0.5)).log()
+    alone = ((rows + mean).square() / (prior + added)).sum(-1) - mean**2 / prior + 2 * math.log(rule.gamma / n)
+    return torch.cat([-shared, _of_new_rows(alone.unsqueeze(1), clients)], 1)
 
 
 def _gain(total: Tensor, precision: Tensor, rows: Tensor, added: Tensor | float, held: Tensor) -> Tensor:
-    """Σ_c (total_ic + rows_jc)² / (precision_ic + added_c) − total_ic² / precision_ic, shape (H, h), by products.
+    """Σ_c (total_ic + rows_jc)² / (precision_ic + added_c) − total_ic² / precision_ic, shape (K, H, h), by products.
 
     Over the coordinates that the client has.
     """
     scale = held / (precision + added)
-    joined = (scale * total.square()).sum(1, keepdim=True) + 2 * (scale * total) @ rows.T + scale @ rows.square().T
-    return joined - (held * total.square() / precision).sum(1, keepdim=True)
+    joined = (scale * total.square()).sum(-1, keepdim=True) + 2 * (scale * total) @ rows.mT + scale @ rows.square().mT
+    return joined - (held * total.square() / precision).sum(-1, keepdim=True)
 
 
-def _popularity(matching: Matching, m: int) -> Tensor:
-    """How many others have each row, shape (H,), at most 10."""
-    others = torch.cat([indices[: 0 if i == m else None] for i, indices in enumerate(matching.indices)])
-    return torch.bincount(others, minlength=matching.width).clamp(max=10).to(matching.neurons[m].rows.dtype)
+def _popularity(clients: _Clients) -> Tensor:
+    """How many others have each row, shape (K, H, 1), at most 10."""
+    return clients.popular.clamp(max=10).to(clients.rows.dtype).unsqueeze(-1)
 
 
-def _by_published(matching: Matching, m: int, rule: Rule) -> Tensor:
-    """Costs by the published code [3]_; one row that is somebody's, or new, for each of its columns."""
-    n, inputs = len(matching.neurons), rule.inputs or len(matching.neurons[m].held)
-    cut = [
-        replace(one, rows=one.rows[:, :inputs], held=one.held[:inputs], weight=float(one.held[: inputs - 1].sum()))
-        for one in matching.neurons
-    ]
-    cut = [replace(one, weight=one.weight / rule.sigma**2) for one in cut]
-    own, others = cut[m], replace(matching, neurons=cut)
-    bias = torch.zeros_like(own.held)
-    bias[-1] = 1
-    prior = inputs / rule.sigma**2
-    mean = rule.mean / prior
-    rows, added = own.rows * own.held * own.weight, own.weight * own.held * (1 - bias)
-    popular = _popularity(matching, m)
-    gain = _gain(others.total(m) + mean, others.mass(m) * (1 - bias) + prior, rows, added, own.held)
-    shared = gain + (popular / (n - popular).clamp(min=0.5)).log()[:, None]
-    alone = ((rows + mean).square() / (prior + added)).sum(1) - mean**2 / prior + 2 * math.log(rule.gamma / n)
-    most = 0 if rule.growth is None else min(len(rows), max(rule.max_width - matching.width, 1))
-    new = torch.arange(1, most + 1, device=rows.device, dtype=rows.dtype)
-    return -torch.cat([shared, alone[None, :] - 2 * new.log()[:, None]])
+def _of_new_rows(alone: Tensor, clients: _Clients) -> Tensor:
+    """What the new rows cost, shape (K, new, h): what a neuron gains that is alone, shape (K, 1, h), less and less."""
+    new = torch.arange(1, clients.new + 1, device=alone.device, dtype=alone.dtype)
+    return -(alone - 2 * new.log().unsqueeze(1))

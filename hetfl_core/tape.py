@@ -21,8 +21,14 @@ CANNOT = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape}
 MASKS = (torch.bool, torch.uint8)
 """Types of tensors that say which rows to take, not where they are."""
 
-FILLED = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "ones", "zeros", "full", "eye"}
+FILLED = {
+    *("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"),
+    *("ones", "zeros", "full", "eye", "scalar_tensor"),
+}
 """Operations that look at no value of a tensor."""
+
+COPIES = {torch.ops.aten.mul.Scalar, torch.ops.aten.pow.Tensor_Scalar}
+"""Operations that give their first argument where the second is 1."""
 
 SMALL = 2**16
 """Most numbers of a tensor that a record keeps instead of making it anew at each step."""
@@ -151,8 +157,8 @@ class _Code:
             self.lines.append((new, f"{makes} = {function}({', '.join(operands)})", used, writes))
 
     def is_copy(self, func: Any, args: Sequence[Any], result: Any) -> bool:
-        """Whether an operation gave its first argument times 1, in whose place the argument itself will do."""
-        if func is not torch.ops.aten.mul.Scalar or args[1] != 1 or result.dtype is not args[0].dtype:
+        """Whether an operation gave its first argument times 1, or to the power of 1: the argument itself will do."""
+        if func not in COPIES or args[1] != 1 or result.dtype is not args[0].dtype:
             return False
         own, source = memory(result), self.sources.get(memory(args[0]), memory(args[0]))
         if result.stride() != args[0].stride() or not self.written.isdisjoint({own, source}):

@@ -1,5 +1,6 @@
 """Which engine trains a cohort and in stacks of what size; and that a result does not depend on the cores at work."""
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 import torch
 from small import equal_histories, largest_difference, ragged
 
-from hetfl_core import Client, Federation, checks, simulate
+from hetfl_core import Client, Federation, adapt, checks, simulate, simulate_seeds
 from hetfl_core.engine import layout, trainer
 from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, work
+from hetfl_core.engine.options import warn_of_threads
 from hetfl_core.engine.simulator import Simulator, _similar
 from hetfl_core.methods import FLIC, FedHeNN, Local, Stage
 from hetfl_core.networks import CNN, MLP, Draw, Model
@@ -235,3 +237,53 @@ def test_as_many_workers_as_there_may_be():
     assert Simulator(ragged(2), Local(Model(PHI)), device="cpu", workers=checks.MOST_THREADS)
     with pytest.raises(ValueError, match=f"workers must be at most {checks.MOST_THREADS}"):
         Simulator(ragged(2), Local(Model(PHI)), device="cpu", workers=checks.MOST_THREADS + 1)
+
+
+# --- threads within an operation ------------------------------------------------------------------------------------
+
+SLOWER = r"threads=2 makes this run slower, .* \d+e\+\d+ floating-point operations, and threads pay from about 1e\+09"
+ONCE = {"rounds": 1, "progress": False, "device": "cpu"}
+
+
+def test_threads_that_make_small_steps_slower_are_warned_of_once():
+    method = Local(Model(PHI), local_epochs=1)
+    run = simulate(ragged(2), method, **ONCE)
+    new = replace(ragged(1)[0], name="new")
+    for call in (
+        lambda threads: simulate(ragged(2), method, threads=threads, **ONCE),
+        lambda threads: simulate_seeds(ragged(2), method, seeds=2, threads=threads, **ONCE),
+        lambda threads: adapt(run, new, threads=threads, **ONCE),
+    ):
+        with pytest.warns(RuntimeWarning, match=SLOWER) as told:
+            call(2)
+        assert len([w for w in told if "threads" in str(w.message)]) == 1
+        assert told[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(1)
+
+
+def test_threads_are_not_warned_of_where_steps_are_long_or_unknown_or_on_a_gpu():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        method = Local(Model(CNN()), local_epochs=1, batch_size=12)
+        simulate(images(n_clients=1, side=96, n=12, channels=3), method, threads=2, **ONCE)
+        for operations, device in ((layout.LONG, "cpu"), (0.0, "cpu"), (1.0, "cuda")):
+            warn_of_threads(2, operations, torch.device(device))
+        warn_of_threads(1, 1.0, torch.device("cpu"))
+
+
+def test_the_longest_step_is_that_of_the_stack_of_a_round_that_computes_most():
+    """Whole, or cut into blocks, of those who take part; of each cohort its own."""
+    narrow, wide = (Federation([*ragged(n_clients=40, widths=(n, n), sizes=(20, 21))], 5) for n in (4, 900))
+    method = Local(Model(MLP((64,), 6)), batch_size=10)
+    for federation, most in ((narrow, {1.0: 40, 0.1: 4}), (wide, {1.0: 24, 0.1: 4})):
+        simulator = Simulator(federation, method, device="cpu")
+        (cohort,) = simulator.cohorts
+        each = simulator.work(cohort, simulator.server.initial()).operations
+        for participation, clients in most.items():
+            assert simulator.operations(participation) == clients * each
+    both = Federation([*narrow, *[replace(c, name=f"w{c.name}") for c in images(n_clients=2)]], 5)
+    simulator = Simulator(both, Local(Model("auto"), batch_size=10), device="cpu")
+    each = [simulator.work(cohort, simulator.server.initial()).operations for cohort in simulator.cohorts]
+    assert simulator.operations() >= max(each) > 0

@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from slow_matching import match_slowly, slow_costs
 
+from hetfl_core import matching
 from hetfl_core.matching import Matching, Neurons, Rule, assign, cost_matrix, match
+from hetfl_core.tape import Tape
 
 F64 = torch.float64
 COSTS = ("distance", "exact", "pfnm")
@@ -409,3 +412,157 @@ def test_any_cost_can_be_matched_anew(cost):
     far = [numbers([[0.0], [1.0]]), numbers([[9.0], [8.0], [7.0]])]
     kept = match(far, rule=Rule(cost, "anew", growth=0.01, max_width=2))
     assert kept.width >= 3
+
+
+# --- in time linear in the number of clients ------------------------------------------------------------------------
+
+EVERY = [
+    (cost, order, growth)
+    for cost in (*COSTS, "published")
+    for order in (*ORDERS, "anew")
+    for growth in (None, 0.5, 3.0)
+    if not (order == "anew" and growth is None)
+]
+
+
+def a_problem(rng: torch.Generator) -> tuple[list[Neurons], list[torch.Tensor], int]:
+    """Some clients with different numbers of neurons, or all with as many, that lack coordinates but the last."""
+    number = lambda least, most: int(torch.randint(least, most + 1, (), generator=rng))  # noqa: E731
+    clients, D, h, alike = number(2, 9), number(3, 8), number(1, 6), number(0, 1)
+    width = h + number(0, 3)
+    neurons, indices = [], []
+    for m in range(clients):
+        mine = h if alike else number(1, h)
+        held = (torch.rand(D, generator=rng) > 0.3).double()
+        held[[0, -1]] = 1
+        rows = torch.randn(mine, D, generator=rng, dtype=F64) * held
+        neurons.append(Neurons(rows, held, 0.1 + float(torch.rand((), generator=rng)), f"c{m}"))
+        indices.append(torch.randperm(width, generator=rng)[:mine])
+    return neurons, indices, width
+
+
+def together(indices: list[torch.Tensor]) -> set[frozenset[tuple[int, int]]]:
+    """Which neurons share a row, whatever the rows are called."""
+    rows: dict[int, list[tuple[int, int]]] = {}
+    for m, mine in enumerate(indices):
+        for j, i in enumerate(mine.tolist()):
+            rows.setdefault(i, []).append((m, j))
+    return set(map(frozenset, rows.values()))
+
+
+@pytest.mark.parametrize(("cost", "order", "growth"), EVERY)
+def test_places_are_those_of_the_slow_way(cost, order, growth):
+    """The same indices, client by client; of PFNM's rows only who shares one, as new ones cost two neurons the same."""
+    for seed in range(12):
+        rng = torch.Generator().manual_seed(seed)
+        neurons, indices, width = a_problem(rng)
+        passes = 5 if order != "random" else 20
+        rule = Rule(
+            cost, order, "all" if seed % 3 == 0 else "others", growth, width + seed % 7, sigma=(1.0, 0.3)[seed % 2]
+        )
+        rule = replace(rule, inputs=None if seed % 2 else neurons[0].rows.shape[1] - 1)
+        ours = match(neurons, indices, width=width, passes=passes, rule=rule, rng=torch.Generator().manual_seed(seed))
+        slow = match_slowly(neurons, indices, width, passes, rule, torch.Generator().manual_seed(seed))
+        assert ours.width == slow.width
+        if cost in ("pfnm", "published"):
+            assert together(ours.indices) == together(slow.indices)
+        else:
+            assert [p.tolist() for p in ours.indices] == [p.tolist() for p in slow.indices]
+
+
+@pytest.mark.parametrize("cost", [*COSTS, "published"])
+@pytest.mark.parametrize("target", ["others", "all"])
+def test_costs_are_those_of_the_slow_way(cost, target):
+    for seed in range(20):
+        neurons, indices, width = a_problem(torch.Generator().manual_seed(seed))
+        found = match(neurons, indices, width=width, passes=0)
+        rule = Rule(cost, target=target, growth=(None, 1.5)[seed % 2], max_width=width + 2, sigma=0.7)
+        for m in range(len(neurons)):
+            torch.testing.assert_close(cost_matrix(found, m, rule), slow_costs(found, m, rule), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("cost", [*COSTS, "published"])
+def test_costs_in_batches_are_those_of_single_clients(cost, monkeypatch):
+    neurons, indices = drawn(torch.Generator().manual_seed(0), clients=9), [torch.arange(3)] * 9
+    search = matching._Search(match(neurons, indices, width=4, passes=0), Rule(cost, growth=1.0, max_width=6))
+    sizes = []
+    for at_once in (1, 3 * 4 * neurons[0].rows.shape[1], 10**9):
+        monkeypatch.setattr(matching, "AT_ONCE", at_once)
+        some = [*search._batches(range(9))]
+        sizes.append(len(some))
+        costs = torch.cat([search.costs(batch) for batch in some])
+        torch.testing.assert_close(costs, torch.stack([cost_matrix(search.found, m, search.rule) for m in range(9)]))
+    assert sizes == [9, 3, 1]
+    mixed = [*drawn(torch.Generator(), clients=2, h=2), *neurons]
+    search = matching._Search(match(mixed, passes=0), Rule(cost))
+    assert [len(batch) for batch in search._batches(range(11))] == [2, 9]
+
+
+def worked(order: str, cost: str, clients: int) -> tuple[int, int]:
+    """How many operations a pass or two take, and how many numbers they give."""
+    rng = torch.Generator().manual_seed(0)
+    base = 3 * torch.randn(6, 5, generator=rng, dtype=F64)
+    turns = [torch.randperm(6, generator=rng) for _ in range(clients)]
+    neurons = [
+        Neurons(base[t] + 0.1 * torch.randn(6, 5, generator=rng, dtype=F64), torch.ones(5, dtype=F64)) for t in turns
+    ]
+    growth = 5.0 if order == "anew" else None
+    rule = Rule(cost, order, growth=growth, max_width=6)
+    with Tape() as tape:
+        found = match(neurons, passes=2 * clients if order == "random" else 2, rule=rule, rng=rng)
+    assert found.width == 6
+    sizes = [result.numel() for *_, result in tape.operations if isinstance(result, torch.Tensor)]
+    return len(tape.operations), sum(sizes)
+
+
+@pytest.mark.parametrize("cost", [*COSTS, "published"])
+@pytest.mark.parametrize("order", [*ORDERS, "anew"])
+def test_a_pass_takes_work_that_is_linear_in_the_number_of_clients(order, cost):
+    """Of twice the clients twice as much, where summing the others anew for each takes four times as much."""
+    once, twice = worked(order, cost, 40), worked(order, cost, 80)
+    for few, many in zip(once, twice, strict=True):
+        assert many < 2.3 * few
+
+
+def test_sums_do_not_drift(monkeypatch):
+    """After thousands of moves of clients of unlike weight and size: against sums that are made from where they are."""
+    rng = torch.Generator().manual_seed(0)
+    neurons = []
+    for m in range(40):
+        one = drawn(rng, clients=1, h=5, D=6)[0]
+        neurons.append(Neurons(one.rows * 10.0 ** (m % 5), one.held, 10.0 ** -(m % 4), f"c{m}"))
+    search = matching._Search(Matching(neurons, shuffled(rng, 40, 9, 5), 9), Rule("exact"))
+    renewed = []
+    plain = search.renew
+    monkeypatch.setattr(search, "renew", lambda: (renewed.append(1), plain())[1])
+    for _ in range(4000):
+        m = int(torch.randint(40, (), generator=rng))
+        out = float(torch.rand((), generator=rng)) < 0.3
+        search.move(m, torch.arange(0) if out else torch.randperm(9, generator=rng)[:5])
+    assert 80 <= len(renewed) <= 100, "sums are made anew, but no more often than clients move"
+    fresh = matching._Search(replace(search.found, indices=[*search.found.indices]), Rule("exact")).sums
+    assert search.moves > 0
+    for name, kept in vars(search.sums).items():
+        torch.testing.assert_close(kept, getattr(fresh, name), rtol=1e-12, atol=1e-11)
+    assert torch.equal(search.sums.members, fresh.members)
+    assert torch.equal(search.sums.having, fresh.having)
+
+
+def test_who_is_alone_in_a_row_has_no_others_there_whatever_rounding_left():
+    """Weights of which a difference is not exactly 0: each client has a row of its own, in which nobody else is."""
+    neurons = [replace(numbers([[0.1 * m]]), weight=w) for m, w in enumerate((0.1, 0.2, 0.3, 0.7))]
+    search = matching._Search(Matching(neurons, [torch.tensor([0])] * 4, 4), Rule("exact"))
+    for m in (1, 2, 3):
+        search.move(m, torch.tensor([m]))
+    for m in range(4):
+        clients = search.clients([m])
+        assert (clients.mass[0, m], clients.total[0, m], clients.popular[0, m]) == (0, 0, 0)
+        assert torch.equal(clients.popular[0] > 0, torch.arange(4) != m)
+
+
+def test_weights_that_leave_others_no_digits_are_refused():
+    neurons = [numbers([[1.0]]), replace(numbers([[2.0]]), weight=1e-9, name="small")]
+    with pytest.raises(ValueError, match=r"weight must not be more than 1e\+08 times .* 1e-09 on client 'small'"):
+        match(neurons)
+    assert match(neurons, rule=Rule("pfnm")).width == 1, "PFNM counts all alike"
+    assert match(neurons, passes=0).width == 1

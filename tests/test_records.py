@@ -404,9 +404,9 @@ def test_a_commit_during_a_run_is_not_what_ran(checkout):
 def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
-    run = simulate(
-        ragged(), Local(local_epochs=1), rounds=1, participation=0.5, threads=3, device="cpu", progress=False
-    )
+    options = {"rounds": 1, "participation": 0.5, "device": "cpu", "progress": False}
+    with pytest.warns(RuntimeWarning, match="threads=3 makes this run slower"):
+        run = simulate(ragged(), Local(local_epochs=1), threads=3, **options)
     record = RunRecord.of(run, "own/x", "own")
     assert record.settings["method"]["model"]["phi"]["class"] == "MLP", "settings, not text"
     assert (record.settings["method"]["class"], record.settings["method"]["local_epochs"]) == ("Local", 1)

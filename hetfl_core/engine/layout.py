@@ -66,6 +66,10 @@ class Costs:
     operations: float = 1e7
 
 
+LONG = 1e9
+"""Floating-point operations of a step of a stack above which threads within an operation may pay: some 17 ms of one
+core. Below, a step is a hundred short operations, and its threads mostly wait for each other at the end of each."""
+
 CPU = Costs()
 GPU = Costs(stacked=0.5e-3, grouped=1.0, state=2.0**34, weights=math.inf, operations=math.inf)
 """On a GPU a stack is one launch an operation: it always pays."""

@@ -14,7 +14,7 @@ from hetfl_core import checks
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import Engine
-from hetfl_core.engine.options import check_options, cpu_threads
+from hetfl_core.engine.options import check_options, cpu_threads, warn_of_threads
 from hetfl_core.engine.pool import Pool
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _postfix, _report, _row, _start
@@ -79,6 +79,8 @@ def adapt(
     check_options(seed, threads, progress, rounds=rounds)
     options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size}
     simulator = _newcomers(known, clients, workers=workers, threads=threads, **options)
+    if threads > 1:
+        warn_of_threads(threads, simulator.operations(), simulator.device)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     bar = tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass")
     with cpu_threads(threads), Pool([simulator], workers, threads), bar:

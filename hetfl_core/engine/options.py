@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from hetfl_core import checks
+from hetfl_core.engine import layout
 from hetfl_core.engine.sides import check_participation
 from hetfl_core.federation import Federation, Spec, blocks
 from hetfl_core.methods.base import Method
@@ -114,6 +116,28 @@ def _check_validation(validation: Federation, federation: Federation) -> None:
         alike = mine.features == other.features and len(samples[0]) == len(samples[1])
         if not alike or not all(map(torch.equal, *samples)):
             raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
+
+
+def warn_of_threads(threads: int, operations: float, device: torch.device) -> None:
+    """Warn that several threads make a run slower whose steps are short.
+
+    Parameters
+    ----------
+    threads : int
+        Within one operation on the CPU.
+    operations : float
+        Of the longest step, in floating-point operations; 0 where that is not known, and nothing is said.
+    device : torch.device
+        Where the run computes; nothing is said of others than the CPU.
+    """
+    if threads > 1 and device.type == "cpu" and 0 < operations < layout.LONG:
+        warnings.warn(
+            f"threads={threads} makes this run slower, on a busy machine many times: one step of its largest stack is "
+            f"{operations:.1g} floating-point operations, and threads pay from about {layout.LONG:.0e} on, as with "
+            "large images; take threads=1, and workers for more cores",
+            RuntimeWarning,
+            stacklevel=1 + checks.own_calls(),
+        )
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from hetfl_core.engine.evaluation import Measure, Metrics, Samples
 from hetfl_core.engine.last_step import LastStep, after, fit
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.measures import MEASURES, Asked, check_measure, spread
-from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads
+from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads, warn_of_threads
 from hetfl_core.engine.pool import Pool
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.engine.sides import participants
@@ -124,9 +124,11 @@ def simulate(
         twenty where processes cannot be forks of this one; always one where this process is itself one of several. The
         result does not depend on it, not by a bit. What a method prints there is seen, what it remembers is not.
     threads : int
-        Threads within one operation on the CPU. The tensors are small: on a machine that is busy with anything else,
-        threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
-        idle machine. PyTorch's own setting is put back at the end. At most 64, or as many as the machine has cores.
+        Threads within one operation on the CPU. More than one only for large images, on cores that nobody else uses.
+        Elsewhere the tensors are small, and threads that wait for each other make a run slower, on a busy machine fifty
+        times. Where a step of the largest stack of a round is less than 10⁹ floating-point operations, a
+        RuntimeWarning says so. `workers` use several cores for any network. PyTorch's own setting is put back at the
+        end. At most 64, or as many as the machine has cores.
     on_round : callable, optional
         Called with the newest row of the history after each round, when its checkpoint is written; what was not
         measured in that round is not in the row. If it returns True, the run ends early, with its last local training
@@ -300,6 +302,9 @@ def _simulate(
         share_stacks(simulators)
         for mine in settings:
             mine["together"] = [simulator.seed for simulator in simulators]
+    if threads > 1:
+        operations = len(simulators) * simulators[0].operations(participation)  # at most: runs share stacks
+        warn_of_threads(threads, operations, simulators[0].device)
     journal = _Journal(simulators, settings[0], checkpoint, on_round)
     states = journal.read()
     done = states[0].done if states else 0  # rounds of before must not count as fast ones

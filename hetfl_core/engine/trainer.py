@@ -136,6 +136,25 @@ class Trainer:
             found.append(replace(way, size=size, even=self._even(cohort) if blocks else None))
         return found
 
+    def operations(self, participation: float = 1.0) -> float:
+        """Floating-point operations of one step of the largest stack that such a share of the clients makes.
+
+        Parameters
+        ----------
+        participation : float
+            In (0, 1].
+
+        Returns
+        -------
+        float
+            0 where it is not known of any stack, as of a model that predicts nothing before it was trained.
+        """
+        server, found = self.server.initial(), []
+        for cohort, way in zip(self.cohorts, self.layouts, strict=True):
+            together = max(layout.cut(math.ceil(participation * len(cohort.members)), way))
+            found.append(together * self.work(cohort, server).operations)
+        return max(found)
+
     def _stages(self, spec: Spec) -> list[Stage]:
         """What a client trains before, in and after the rounds."""
         return [stage for role in get_args(Role) for stage in self.method.of(spec).stages(0, role)]
