@@ -377,7 +377,9 @@ def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
             raise
     elif isinstance(method, type):
         checks.instance("methods", method, Method, such_as=f"{method.__name__}()")
-    elif isinstance(baseline := as_baseline(method), baselines.Alone):
+    else:
+        baseline = as_baseline(method)
+        checks.instance("methods", baseline, Method, baselines.Alone, baselines.Pooled, such_as="FLIC()")
         baseline.check(federation)
 
 

@@ -110,6 +110,7 @@ def tune(
     numbers = checks.seeds(seeds)
     settings = _settings(grid)
     ((_, plain),), ((_, view),) = (part.items() for part in split_views({"": method}))
+    as_baseline(plain)  # which refuses what only looks like an estimator
     tried = [_tried(plain, view, setting) for setting in settings]
     call = _Trial(federation, tried, measure, float(share), {"rounds": ROUNDS, **options})
     first = call.data(numbers[0])
