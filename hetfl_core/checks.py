@@ -8,18 +8,23 @@ objects (`TypeError`) and for columns that are not there (`KeyError`).
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MOST_THREADS = max(64, os.cpu_count() or 1)
 """More threads than that are a mistake, and very many end the process: PyTorch does not notice."""
@@ -128,12 +133,117 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     return value
 
 
-def meant(value: Any, allowed: Sequence[str]) -> str:
-    """What ends an error for a word that is nearly one of those allowed; empty where none is near."""
-    plain = {"".join(filter(str.isalnum, word.lower())): word for word in allowed}
-    text = "".join(filter(str.isalnum, value.lower())) if isinstance(value, str) else ""
+SYNONYMS = {
+    "scoring": "metric measure",
+    "scorer": "metric measure",
+    "score": "metric measure",
+    "metric": "measure",
+    "metrics": "metric measure",
+    "measure": "metric",
+    "measures": "measure metric",
+    "cv": "seeds folds",
+    "n_splits": "seeds folds",
+    "n_repeats": "seeds",
+    "n_seeds": "seeds",
+    "random_state": "seed seeds",
+    "seed": "seeds",
+    "seeds": "seed",
+    "param_grid": "grid",
+    "param_distributions": "grid",
+    "params": "grid",
+    "estimator": "method baseline methods",
+    "estimators": "methods",
+    "model": "method baseline methods",
+    "models": "methods",
+    "data": "federation",
+    "baseline": "base",
+    "reference": "base",
+    "control": "base",
+    "epochs": "local_epochs rounds",
+    "n_epochs": "local_epochs rounds",
+    "n_rounds": "rounds",
+    "num_rounds": "rounds",
+    "max_iter": "rounds local_epochs",
+    "fraction": "participation",
+    "fraction_fit": "participation",
+    "learning_rate": "lr",
+    "learning_rate_init": "lr",
+    "jobs": "n_jobs workers",
+    "n_jobs": "workers",
+    "workers": "n_jobs",
+    "verbose": "progress",
+    "callback": "on_round",
+    "validation_fraction": "share test_size",
+    "test_fraction": "test_size share",
+    "test_size": "share test_fraction",
+    "holdout": "test_size share",
+    "label": "target",
+    "labels": "target",
+    "y": "target",
+    "site": "client",
+    "sites": "client",
+    "groups": "group",
+    "preprocess": "prepare",
+    "preprocessor": "prepare",
+    "pipeline": "prepare",
+    "drop": "ignore",
+    "n_class": "n_classes",
+    "num_classes": "n_classes classes",
+    "acc": "accuracy",
+    "accuracy_score": "accuracy",
+    "balanced_accuracy_score": "balanced_accuracy",
+    "roc_auc": "auc",
+    "roc_auc_score": "auc",
+    "roc_auc_ovr": "auc",
+    "auroc": "auc",
+    "f1_macro": "f1",
+    "f1_score": "f1",
+    "neg_log_loss": "log_loss",
+    "cross_entropy": "log_loss",
+    "neg_brier_score": "brier",
+    "brier_score": "brier",
+    "brier_score_loss": "brier",
+    "ece": "calibration_error",
+    "neg_mean_squared_error": "mse",
+    "mean_squared_error": "mse",
+    "neg_root_mean_squared_error": "rmse",
+    "root_mean_squared_error": "rmse",
+    "neg_mean_absolute_error": "mae",
+    "mean_absolute_error": "mae",
+    "r2_score": "r2",
+}
+"""What others call things, scikit-learn first of all, and what may be called that here, the likeliest first."""
+
+
+def _plain(word: str) -> str:
+    """A word as it is compared: its letters and digits, all of them small."""
+    return "".join(filter(str.isalnum, word.lower()))
+
+
+_SYNONYMS = {_plain(word): names.split() for word, names in SYNONYMS.items()}
+
+
+def synonyms(word: Any, known: Iterable[str]) -> list[str]:
+    """Those of the known names that stand for a word of others (`SYNONYMS`)."""
+    names = set(known)
+    return [name for name in _SYNONYMS.get(_plain(str(word)), ()) if name in names]
+
+
+def nearest(value: Any, allowed: Iterable[str]) -> str | None:
+    """The name that a word is meant for, which is spelt nearly so or has it as a synonym; None where none is near."""
+    plain = {_plain(word): word for word in allowed}
+    if not isinstance(value, str) or not (text := _plain(value)):
+        return None
+    if text not in plain and (found := synonyms(value, plain.values())):
+        return found[0]
     near = difflib.get_close_matches(text, plain, 1, 0.8)
-    return f" (did you mean {plain[near[0]]!r}?)" if near else ""
+    return plain[near[0]] if near else None
+
+
+def meant(value: Any, allowed: Iterable[str]) -> str:
+    """What ends an error for a word that is meant for one of those allowed; empty where none is near."""
+    near = nearest(value, allowed)
+    return "" if near is None else f" (did you mean {near!r}?)"
 
 
 def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
@@ -142,11 +252,61 @@ def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
     `see` is a command that lists them all; it is named where some are left out.
     """
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(str(name), names, 3, 0.4)
+    near = [*dict.fromkeys([*synonyms(name, names), *difflib.get_close_matches(str(name), names, 3, 0.4)])][:3]
     some = near or sorted(names)[:5]
     offer = f"did you mean {', '.join(some)}?" if near else f"there is {', '.join(some) or 'none'}"
     rest = f" (`{see}` shows all {len(names)})" if see and len(some) < len(names) else ""
     return f"no {kind} is called {shown(name)}; {offer}{rest}"
+
+
+def keywords(where: str, given: Iterable[str], known: Iterable[str], but: Mapping[str, str] | None = None) -> None:
+    """Refuse keyword arguments that nobody knows, as Python does, with the name that is meant.
+
+    Parameters
+    ----------
+    where : str
+        What was called.
+    given, known : iterable of str
+        Names that came, and those that there are.
+    but : dict of str to str, optional
+        Names that are known elsewhere, and why not here.
+
+    Raises
+    ------
+    TypeError
+    """
+    names = [*known]
+    for name in given:
+        if name in names:
+            continue
+        told = f"{where}() got an unexpected keyword argument {name!r}"
+        if but and name in but:
+            raise TypeError(f"{told}: {but[name]}")
+        raise TypeError(f"{told}{meant(name, names) or '; it takes ' + ', '.join(names)}")
+
+
+def hinting(*more: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a function refuse unknown keyword arguments by `keywords`, whether or not it would swallow them.
+
+    Parameters
+    ----------
+    *more : str
+        Names that its ``**options`` may hold.
+    """
+
+    def told(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters.values()
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        own = [p.name for p in parameters if p.kind in named and p.name not in ("self", "cls")]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **options: P.kwargs) -> R:
+            keywords(function.__qualname__, options, [*own, *more])
+            return function(*args, **options)
+
+        return call
+
+    return told
 
 
 def flag(name: str, value: Any) -> bool:

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from hetfl_core import baselines, checks
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.measures import MEASURES, Function, check_measure
+from hetfl_core.engine.measures import MEASURES, Function, Score, check_measure, direction, is_own
 from hetfl_core.engine.options import with_networks
 from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate, simulate_seeds
@@ -44,7 +44,7 @@ def compare(
     seeds: int | Sequence[int] = 5,
     rounds: int = ROUNDS,
     base: str | None = None,
-    metric: str | Function | Sequence[str | Function] | None = None,
+    metric: str | Function | Score | Sequence[str | Function | Score] | None = None,
     n_jobs: int | None = None,
     progress: bool = True,
     **options: Any,
@@ -71,10 +71,11 @@ def compare(
         Communication rounds of every run.
     base : str, optional
         The method that the others are compared with; by default the last one.
-    metric : str, callable or sequence of such, optional
+    metric : str, callable, Score or sequence of such, optional
         An entry of `Run.final`; by default the accuracy, or the mean squared error of a regression. What a run has to
         be asked for, it is asked for: ``"auc"``, and with it ``"auc_sd"``, the spread over clients, and
-        ``"auc_worst"``, the worst client's; or a function of your own, ``f(y, p)`` (see ``measure`` of `simulate`).
+        ``"auc_worst"``, the worst client's; or a function of your own, ``f(y, p)``, bare or in `hetfl_core.scorer`
+        (see ``measure`` of `simulate`).
     n_jobs : int, optional
         Processes in which runs are made, as in scikit-learn: 1 is this one, -1 as many as there are cores. By default
         all cores where the rest would take long, and this process for a GPU or with ``on_round``. The table is the
@@ -348,18 +349,21 @@ def _metrics(wanted: Sequence[Any], federation: Federation, measure: Sequence[An
     main, known = METRICS[federation.task].main, MEASURES[federation.task]
     names, asked = [], list(checks.sequence("measure", measure))
     for metric in wanted:
-        name = main if metric is None else getattr(metric, "__name__", metric)
+        if is_own(metric):
+            names += check_measure([metric], federation.task, "metric")[1]
+            asked.append(metric)
+            continue
+        name = main if metric is None else metric
         checks.nonempty_str("metric", name)
         names.append(name)
-        asked += (
-            [metric]
-            if callable(metric)
-            else [m for m in known if name in ends(m) and name not in usual(federation.task)]
-        )
-    own = [end for name in check_measure(asked, federation.task)[1] for end in ends(name)]
-    allowed = list(dict.fromkeys([*figures(federation.task), *own]))
+        asked += [m for m in known if name in ends(m) and name not in usual(federation.task)]
+    scores = check_measure(asked, federation.task, "metric")[1]
     for name in names:
-        checks.choice("metric", name, allowed)
+        if name.endswith("_worst") and (score := scores.get(name.removesuffix("_worst"))):
+            direction(name.removesuffix("_worst"), score, "metric")
+    allowed = [*figures(federation.task), *(end for name in scores for end in ends(name))]
+    for name in names:
+        checks.choice("metric", name, list(dict.fromkeys(allowed)))
     return names, asked
 
 

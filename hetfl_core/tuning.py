@@ -14,7 +14,7 @@ import pandas as pd
 from hetfl_core import baselines, checks, splits
 from hetfl_core.clients import Client, altered
 from hetfl_core.comparing import ROUNDS, Study, most, runs_of, split_views
-from hetfl_core.engine.measures import Function, check_measure
+from hetfl_core.engine.measures import Score, check_measure, direction, is_own
 from hetfl_core.estimators import PerSite, as_baseline
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.methods import Method
@@ -56,7 +56,7 @@ def tune(
     method: Any,
     grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
     *,
-    measure: str | Function | None = None,
+    measure: str | Score | None = None,
     seeds: int | Sequence[int] = SEEDS,
     share: float = 0.3,
     n_jobs: int | None = None,
@@ -78,10 +78,10 @@ def tune(
         What is tried: each combination of the values. Names are fields of the method or parameters of the estimator
         (``"logisticregression__C"`` of a pipeline), and of a run ``"rounds"``, ``"participation"``, ``"last_step"``;
         also ``"view"``.
-    measure : str or callable, optional
-        What decides, as `simulate` knows it: ``"log loss"``, ``"auc"``, …, or a function of your own, of which less is
-        better where its name ends in ``_loss``, ``_error`` or ``_deviance``. Its mean over clients counts. By default
-        the log loss, or the mean squared error of a regression.
+    measure : str or Score, optional
+        What decides, as `simulate` knows it: ``"log loss"``, ``"auc"``, …, or a function of your own that says whether
+        more of it is better: ``hetfl_core.scorer(f, greater_is_better=False)``. Its mean over clients counts. By
+        default the log loss, or the mean squared error of a regression.
     seeds : int or sequence of int
         Of data, of the cut and of training; those of the comparison should be others.
     share : float
@@ -101,8 +101,8 @@ def tune(
     Raises
     ------
     ValueError
-        For an empty grid, names that are neither of the method nor of a run, values that the method refuses, and where
-        no setting has a finite measure.
+        For an empty grid, names that are neither of the method nor of a run, values that the method refuses, a function
+        that does not say whether more of it is better, and where no setting has a finite measure.
     """
     checks.fraction("share", share, "(0, 1)")
     checks.flag("progress", progress)
@@ -187,7 +187,7 @@ class _Trial(Study):
         method, view, changes = self.tried[place]
         seen = {seed: view_of(self.data(seed), view) for seed in seeds}
         name, _ = _measure(self.measure, seen[seeds[0]].task)
-        asked: list[Any] = [self.measure if callable(self.measure) else name]
+        asked: list[Any] = [self.measure if is_own(self.measure) else name]
         options = {"evaluate_every": {**self.options, **changes}["rounds"], **self.options, **changes}
         runs = runs_of(seen, "", method, measure=asked, progress=False, **options)
         return [math.nan if run.final.get("diverged") else run.final[name] for run in map(runs.__getitem__, seeds)]
@@ -202,13 +202,13 @@ def _measure(measure: Any, task: Any) -> tuple[str, bool]:
     """The name of a measure, and whether more of it is better."""
     if measure is None:
         measure = "log_loss" if task == "classification" else "mse"
-    if not callable(measure):
+    if not is_own(measure):
         checks.nonempty_str("measure", measure)
-    beside, scores = check_measure([measure if callable(measure) else measure.lower().replace(" ", "_")], task)
+    beside, scores = check_measure([measure if is_own(measure) else measure.lower().replace(" ", "_")], task)
     if beside:
         raise ValueError(f"measure must be one of clients' own rows, such as 'log loss', got {measure!r}")
     ((name, score),) = scores.items()
-    return name, score.greater_is_better
+    return name, direction(name, score)
 
 
 def _settings(grid: Any) -> list[dict[str, Any]]:

@@ -94,9 +94,10 @@ def simulate(
         `hetfl_core.engine.measures` defines them; and functions of your own, ``f(y, p)``, of labels, shape (n,), and
         class probabilities, shape (n, C), or of targets and predicted numbers. Such a column is the mean over clients;
         `Run.final` also has their standard deviation, ``auc_sd``, and the worst client's, ``auc_worst``: the smallest,
-        or the largest of an error, and of a function whose name ends in ``_loss``, ``_error`` or ``_deviance``. A
-        client where a measure is not defined, as ``"auc"`` with samples of one class, has NaN and is left out; a
-        FederationWarning names it. Beside these:
+        or the largest where less is better. Of a function of your own that is to be said, by
+        ``hetfl_core.scorer(f, greater_is_better=False)``; a bare one has no worst client. A client where a measure is
+        not defined, as ``"auc"`` with samples of one class, has NaN and is left out; a FederationWarning names it.
+        Beside these:
 
         - ``own_accuracy``: the mean over the participants of their models as they leave local training, before
           the server averages anything. It costs one forward pass of the participants' test samples.
