@@ -145,6 +145,8 @@ SYNONYMS = {
     "n_splits": "seeds folds",
     "n_repeats": "seeds",
     "n_seeds": "seeds",
+    "separator": "sep",
+    "seperator": "sep",
     "random_state": "seed seeds",
     "seed": "seeds",
     "seeds": "seed",
@@ -259,7 +261,7 @@ def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
     return f"no {kind} is called {shown(name)}; {offer}{rest}"
 
 
-def keywords(where: str, given: Iterable[str], known: Iterable[str], but: Mapping[str, str] | None = None) -> None:
+def keywords(where: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Refuse keyword arguments that nobody knows, as Python does, with the name that is meant.
 
     Parameters
@@ -268,45 +270,46 @@ def keywords(where: str, given: Iterable[str], known: Iterable[str], but: Mappin
         What was called.
     given, known : iterable of str
         Names that came, and those that there are.
-    but : dict of str to str, optional
-        Names that are known elsewhere, and why not here.
 
     Raises
     ------
     TypeError
     """
-    names = [*known]
     for name in given:
-        if name in names:
-            continue
-        told = f"{where}() got an unexpected keyword argument {name!r}"
-        if but and name in but:
-            raise TypeError(f"{told}: {but[name]}")
-        raise TypeError(f"{told}{meant(name, names) or '; it takes ' + ', '.join(names)}")
+        if name not in known:
+            hint = meant(name, known) or f"; it takes {', '.join(known)}"
+            raise TypeError(f"{where}() got an unexpected keyword argument {name!r}{hint}")
 
 
-def hinting(*more: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def hinting(*more: str, where: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Have a function refuse unknown keyword arguments by `keywords`, whether or not it would swallow them.
 
     Parameters
     ----------
     *more : str
         Names that its ``**options`` may hold.
+    where : str
+        What it is called, where its own name does not say it.
     """
 
     def told(function: Callable[P, R]) -> Callable[P, R]:
-        parameters = inspect.signature(function).parameters.values()
-        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        own = [p.name for p in parameters if p.kind in named and p.name not in ("self", "cls")]
+        known = [*dict.fromkeys([*named(function), *more])]
 
         @functools.wraps(function)
         def call(*args: P.args, **options: P.kwargs) -> R:
-            keywords(function.__qualname__, options, [*own, *more])
+            keywords(where or function.__qualname__, options, known)
             return function(*args, **options)
 
         return call
 
     return told
+
+
+def named(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments of a function, but for those that it would take as ``**options``, and ``self``."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in kinds and p.name not in ("self", "cls")]
 
 
 def flag(name: str, value: Any) -> bool:

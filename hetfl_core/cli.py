@@ -327,8 +327,8 @@ def run_(
 ) -> None:
     """Run a method on a data set and print a table."""
     from hetfl_core import records
+    from hetfl_core.engine.options import choose_device
     from hetfl_core.engine.simulation import simulate
-    from hetfl_core.engine.trainer import choose_device
 
     chosen = _method(method, _settings(set_))
     choose_device(device)

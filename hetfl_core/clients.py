@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.inputs import Inputs, blocks, by_block, map_blocks, shape_text
+from hetfl_core.settings import Hinting
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class Spec:
 
 
 @dataclass(frozen=True, eq=False)
-class Client:
+class Client(Hinting):
     r"""The data of one client, which are its own: no array that is changed later changes them.
 
     Parameters

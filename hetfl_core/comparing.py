@@ -19,11 +19,10 @@ from tqdm.auto import tqdm
 from hetfl_core import baselines, checks
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Function, Score, check_measure, direction, is_own
-from hetfl_core.engine.options import with_networks
+from hetfl_core.engine.options import RunOptions, choose_device, with_networks
 from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate, simulate_seeds
 from hetfl_core.engine.together import together
-from hetfl_core.engine.trainer import choose_device
 from hetfl_core.estimators import as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -37,6 +36,7 @@ ROUNDS = 50
 K = TypeVar("K")
 
 
+@checks.hinting(*RunOptions.names("measure"))
 def compare(
     federation: Federation | Callable[[int], Federation],
     methods: Mapping[str, Any],
@@ -83,8 +83,9 @@ def compare(
     progress : bool
         Show a bar, a step per run.
     **options
-        As for `hetfl_core.simulate`: ``participation``, ``device`` …; with ``checkpoint=folder`` each run has a folder
-        of its own in that one, ``<method>-seed<seed>``. Models are evaluated after the last round alone, unless
+        As for `hetfl_core.simulate`, but ``measure``: ``participation``, ``device`` …; what has no meaning for a
+        baseline or an estimator is checked for it all the same. With ``checkpoint=folder`` each run has a folder of its
+        own in that one, ``<method>-seed<seed>``. Models are evaluated after the last round alone, unless
         ``evaluate_every``, ``checkpoint`` or ``on_round`` is given: nothing else of a history is in the table.
 
     Returns
@@ -104,7 +105,10 @@ def compare(
     ------
     ValueError
         For fewer than two methods or three seeds, a seed that comes twice, and a `base` or `metric` that is not there.
-        For a method that cannot work on its view; the message names views that it can work on.
+        For a method that cannot work on its view; the message names views that it can work on. For options that
+        `hetfl_core.simulate` would refuse.
+    TypeError
+        For options that it does not know.
 
     Notes
     -----
@@ -113,6 +117,7 @@ def compare(
     first seed, never by the machine. Each then is the run that `simulate` makes with its seed, to rounding (see there).
     With ``on_round``, ``checkpoint`` or ``validation`` every run is trained alone.
     """
+    RunOptions(rounds=rounds, progress=progress, **options)
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base)
@@ -242,8 +247,10 @@ class _Comparison(Study):
         """The metrics and what each method sees, checked for all methods."""
         data = self._federation(seed)
         checks.instance("federation", data, Federation)
-        names, asked = _metrics(self.wanted, data, self.options.get("measure", ()))
+        names, asked = _metrics(self.wanted, data)
         seen = _seen(data, self.views)
+        for each in seen.values():
+            RunOptions(**self.options).check(each)
         for name, method in self.methods.items():
             _check_runs(seen[name], method, data)
         mark = data.fingerprint() if callable(self.federation) else ""
@@ -344,10 +351,10 @@ def _seen(federation: Any, views: Mapping[str, Any]) -> dict[str, Federation]:
     return found
 
 
-def _metrics(wanted: Sequence[Any], federation: Federation, measure: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Names of the metrics, and what runs are asked to measure for them and besides."""
+def _metrics(wanted: Sequence[Any], federation: Federation) -> tuple[list[str], list[Any]]:
+    """Names of the metrics, and what runs are asked to measure for them."""
     main, known = METRICS[federation.task].main, MEASURES[federation.task]
-    names, asked = [], list(checks.sequence("measure", measure))
+    names, asked = list[str](), list[Any]()
     for metric in wanted:
         if is_own(metric):
             names += check_measure([metric], federation.task, "metric")[1]

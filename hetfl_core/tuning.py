@@ -15,6 +15,7 @@ from hetfl_core import baselines, checks, splits
 from hetfl_core.clients import Client, altered
 from hetfl_core.comparing import ROUNDS, Study, most, runs_of, split_views
 from hetfl_core.engine.measures import Score, check_measure, direction, is_own
+from hetfl_core.engine.options import RunOptions
 from hetfl_core.estimators import PerSite, as_baseline
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.methods import Method
@@ -51,6 +52,7 @@ class Tuned:
     edges: dict[str, str]
 
 
+@checks.hinting(*RunOptions.names("measure", "validation"))
 def tune(
     federation: Federation | Callable[[int], Federation],
     method: Any,
@@ -91,7 +93,8 @@ def tune(
     progress : bool
         Show a bar, a step per run.
     **options
-        As for `simulate`: ``rounds``, ``device`` …
+        As for `simulate`, but ``validation``: ``rounds``, ``device`` … What has no meaning for a baseline or an
+        estimator is checked for it all the same.
 
     Returns
     -------
@@ -102,10 +105,13 @@ def tune(
     ------
     ValueError
         For an empty grid, names that are neither of the method nor of a run, values that the method refuses, a function
-        that does not say whether more of it is better, and where no setting has a finite measure.
+        that does not say whether more of it is better, options that `simulate` would refuse, and where no setting has a
+        finite measure.
+    TypeError
+        For options that `simulate` does not know.
     """
     checks.fraction("share", share, "(0, 1)")
-    checks.flag("progress", progress)
+    RunOptions(progress=progress, **options)
     checks.jobs(n_jobs)
     numbers = checks.seeds(seeds)
     settings = _settings(grid)
@@ -195,7 +201,10 @@ class _Trial(Study):
     def make(self, seed: int) -> Federation:
         """The data of a seed without their test rows."""
         made = self.federation(seed) if callable(self.federation) else self.federation
-        return held_out(made, self.share, seed)
+        cut = held_out(made, self.share, seed)
+        for _, _, changes in self.tried:
+            RunOptions(**{**self.options, **changes}).check(cut)
+        return cut
 
 
 def _measure(measure: Any, task: Any) -> tuple[str, bool]:
@@ -231,6 +240,7 @@ def _tried(method: Any, view: Any, setting: Mapping[str, Any]) -> tuple[Any, Any
     of_run = {name: value for name, value in setting.items() if name in OF_A_RUN and isinstance(method, Method)}
     own = {name: value for name, value in setting.items() if name not in (*of_run, "view")}
     try:
+        RunOptions(**of_run)
         return _with(method, own), setting.get("view", view), of_run
     except (ValueError, TypeError) as error:
         raise ValueError(f"grid: setting {checks.shown(dict(setting))}: {error}") from error

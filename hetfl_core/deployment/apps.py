@@ -65,6 +65,11 @@ def _named(methods: Methods) -> dict[str, Method]:
     return named
 
 
+KEYS = ("classes", "rounds", "participation", "seed", "dtype", "task", "evaluate-every", "secure", "clipping-range")
+KEYS += ("measure", "clients", "patience", "folder", "agreed")
+"""Keys of a run config that are read here."""
+
+
 def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
 
@@ -75,7 +80,8 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     Parameters
     ----------
     config : mapping
-        The run config; keys that are none of these are passed over.
+        The run config; keys that are none of these, nor of what `server_app` reads, are your own and passed over,
+        unless one of those is meant by them.
 
     Returns
     -------
@@ -84,8 +90,11 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     Raises
     ------
     ValueError
-        For what `RunSettings` refuses, and a missing ``classes``.
+        For what `RunSettings` refuses, a missing ``classes``, and keys that are nearly one of these.
     """
+    for key in config:
+        if key not in KEYS and (near := checks.nearest(key, KEYS)):
+            raise ValueError(f"the run config has a key {key!r} that nothing reads: did you mean {near!r}?")
     if "classes" not in config:
         raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
     dtype = checks.choice("dtype", config.get("dtype", "float32"), ("float32", "float64"))

@@ -24,7 +24,7 @@ from hetfl_core.engine.evaluation import Measure, Metrics, Samples
 from hetfl_core.engine.last_step import LastStep, after, fit
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.measures import MEASURES, Asked, check_measure, spread
-from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads
+from hetfl_core.engine.options import RunOptions, Seeded, check_runs, check_schedule, cpu_threads
 from hetfl_core.engine.pool import Pool
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.engine.sides import participants
@@ -37,6 +37,7 @@ from hetfl_core.networks import Params
 from hetfl_core.networks.identity import described
 
 
+@checks.hinting()
 def simulate(
     federation: Federation,
     method: Method,
@@ -193,6 +194,7 @@ def simulate(
     return run
 
 
+@checks.hinting(*RunOptions.names("validation", "on_round"))
 def simulate_seeds(
     federation: Federation | Callable[[int], Federation],
     method: Method,
@@ -259,11 +261,11 @@ def _simulate(
     **options: Any,
 ) -> list[Run]:
     """Simulate the runs of all seeds in step."""
-    check_options(data[0][0], threads, progress, on_round, checkpoint, rounds=rounds)
-    check_runs(data, method, participation, dtype)
+    told = {"rounds": rounds, "participation": participation, "dtype": dtype, "checkpoint": checkpoint}
+    told |= {"progress": progress, "evaluate_every": evaluate_every, "measure": measure, "last_step": last_step}
+    check_runs(data, method, RunOptions(**told, **options, threads=threads, on_round=on_round))
     participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
     beside, scores = check_measure(measure, data[0][1].task)
-    checks.choice("last_step", last_step, get_args(LastStep))
     functions = {name: described(s.function) for name, s in scores.items() if name not in MEASURES[data[0][1].task]}
     options |= {"dtype": dtype, "threads": threads}
     simulators, settings = [], list[dict[str, Any]]()

@@ -325,6 +325,6 @@ def gathered(partition: P, changes: Mapping[str, Any], kind: type[P]) -> P:
     if unknown := [name for name in changes if name not in known]:
         raise TypeError(
             f"got an unexpected keyword argument {unknown[0]!r}; expected a field of {kind.__name__}: "
-            + ", ".join(known)
+            f"{', '.join(known)}{checks.meant(unknown[0], known)}"
         )
     return replace(partition, **changes)  # type: ignore[type-var]
