@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.distances.tangent import exponential, pyriemann, recentring
 from hetfl_core.engine import evaluation, measures
 from hetfl_core.engine.evaluation import METRICS
@@ -424,7 +424,7 @@ class Fitted(Run):
         raise NotImplementedError(f"{self.method.name} has no embedding, and what it fits is not kept; see per_client")
 
 
-@checks.hinting(*RunOptions.names("measure"), where="baselines.run")
+@keywords.hinting(*RunOptions.names("measure"), where="baselines.run")
 def run(
     federation: Federation, baseline: Baseline, *, seed: int = 0, measure: Sequence[Asked] = (), **options: Any
 ) -> Run:
@@ -463,7 +463,7 @@ def run(
     checks.instance("federation", federation, Federation)
     checks.instance("baseline", baseline, Alone, Pooled, such_as="LDA()")
     checks.seed(seed)
-    RunOptions(measure=measure, **options).check(federation)
+    RunOptions(measure=measure, **options)
     baseline.check(federation)
     beside, scores = check_measure(measure, federation.task)
     if beside:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from hetfl_core import baselines, checks
+from hetfl_core import baselines, checks, keywords
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Function, Score, check_measure, direction, is_own
 from hetfl_core.engine.options import RunOptions, choose_device, with_networks
@@ -36,7 +36,7 @@ ROUNDS = 50
 K = TypeVar("K")
 
 
-@checks.hinting(*RunOptions.names("measure"))
+@keywords.hinting(*RunOptions.names("measure"))
 def compare(
     federation: Federation | Callable[[int], Federation],
     methods: Mapping[str, Any],

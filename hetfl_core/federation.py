@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from hetfl_core import checks, frames, tables
+from hetfl_core import checks, frames, keywords, tables
 from hetfl_core.clients import (
     Client,
     FederationWarning,
@@ -128,7 +128,7 @@ class Federation(Hinting, Views):
             _warn_of_classes(clients, self.n_classes, counted)
 
     @classmethod
-    @checks.hinting()
+    @keywords.hinting()
     def from_frame(
         cls,
         frame: pd.DataFrame,
@@ -198,7 +198,7 @@ class Federation(Hinting, Views):
         return altered(made, info=info)
 
     @classmethod
-    @checks.hinting(*checks.named(pd.read_csv)[1:])
+    @keywords.hinting(*keywords.named(pd.read_csv)[1:])
     def from_csv(
         cls,
         files: Any,
@@ -257,7 +257,7 @@ class Federation(Hinting, Views):
         )
 
     @classmethod
-    @checks.hinting()
+    @keywords.hinting()
     def from_arrays(
         cls,
         arrays: Mapping[str, tuple[Any, Any]],

@@ -21,6 +21,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_
 
 import numpy as np
 
+from hetfl_core import keywords
+
 T = TypeVar("T")
 
 Unbounded = Annotated[float, "may be infinite"]
@@ -118,10 +120,8 @@ class Hinting:
     def __new__(cls, *args: Any, **given: Any) -> Self:
         """Refuse a name that is no field's, with the one that is meant."""
         known = _arguments(cls)
-        if known and not given.keys() <= {*known}:
-            from hetfl_core import checks  # on demand: torch comes with it
-
-            checks.keywords(cls.__name__, given, known)
+        if known:
+            keywords.check(cls.__name__, given, known)
         return super().__new__(cls)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetfl_core import baselines, checks, splits
+from hetfl_core import baselines, checks, keywords, splits
 from hetfl_core.clients import Client, altered
 from hetfl_core.comparing import ROUNDS, Study, most, runs_of, split_views
 from hetfl_core.engine.measures import Score, check_measure, direction, is_own
@@ -52,7 +52,7 @@ class Tuned:
     edges: dict[str, str]
 
 
-@checks.hinting(*RunOptions.names("measure", "validation"))
+@keywords.hinting(*RunOptions.names("measure", "validation"))
 def tune(
     federation: Federation | Callable[[int], Federation],
     method: Any,

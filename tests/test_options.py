@@ -21,8 +21,8 @@ from hetfl_core import (
     Preparation,
     adapt,
     baselines,
-    checks,
     compare,
+    keywords,
     simulate,
     simulate_seeds,
     tune,
@@ -181,7 +181,6 @@ def test_what_does_not_go_with_the_data_is_refused_in_the_same_words(kind: str) 
     for told in ({"participation": 0.1}, {"validation": FED.subset(["a", "b"])}):
         wanted = said(RUNNING["simulate"], **told)
         assert said(compare, federation=FED, methods=KINDS[kind], seeds=3, progress=False, **told) == wanted
-        assert said(RUNNING["baselines.run"], **told) == wanted
     wanted = said(RUNNING["simulate"], participation=0.1)
     for method, grid in ((METHOD, {"lr": [0.1]}), (LogisticRegression(), GRID)):
         assert said(tune, federation=FED, method=method, grid=grid, progress=False, participation=0.1) == wanted
@@ -265,7 +264,7 @@ def with_options() -> dict[str, Any]:
 
 
 def test_whatever_takes_options_checks_their_names_or_hands_them_to_what_does() -> None:
-    """A new function with ``**options`` is decorated by `checks.hinting`, or says here who refuses what is unknown."""
+    """A new function with ``**options`` is decorated by `keywords.hinting`, or says here who refuses the unknown."""
     found = {name for name, function in with_options().items() if not hasattr(function, "__wrapped__")}
     data = {name for name in found if name.startswith("hetfl_core.datasets.")}  # tried below
     assert found - data - {*HANDED_ON} == {name for name in found if name.startswith(CHECKING_NAMES)}
@@ -299,10 +298,10 @@ def test_a_field_of_a_partition_is_hinted_at() -> None:
     ],
 )
 def test_the_nearest_name(word: Any, known: list[str], found: str | None) -> None:
-    assert checks.nearest(word, known) == found
+    assert keywords.nearest(word, known) == found
 
 
 def test_every_synonym_stands_for_something_that_there_is() -> None:
     known = {name for door in DOORS for name in taken(door)} | {name for own in MEASURES.values() for name in own}
     known |= {f.name for f in fields(baselines.Chosen)} | {*KEYS} | {*inspect.signature(digits.bundled).parameters}
-    assert {name for names in checks.SYNONYMS.values() for name in names.split()} <= known
+    assert {name for names in keywords.SYNONYMS.values() for name in names.split()} <= known

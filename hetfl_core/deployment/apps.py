@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.deployment import agreement, sums, wire
 from hetfl_core.deployment.coordinator import (
     SUM,
@@ -93,7 +93,7 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
         For what `RunSettings` refuses, a missing ``classes``, and keys that are nearly one of these.
     """
     for key in config:
-        if key not in KEYS and (near := checks.nearest(key, KEYS)):
+        if key not in KEYS and (near := keywords.nearest(key, KEYS)):
             raise ValueError(f"the run config has a key {key!r} that nothing reads: did you mean {near!r}?")
     if "classes" not in config:
         raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")

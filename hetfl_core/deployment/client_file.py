@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.deployment import agreement
 from hetfl_core.federation import Client
 from hetfl_core.frames import at_site, split_rows
@@ -27,7 +27,7 @@ class TableError(ValueError):
     """A table that cannot be prepared: the message may show what stands in a row, so the server is told its kind."""
 
 
-@checks.hinting(*checks.named(pd.read_csv)[1:])
+@keywords.hinting(*keywords.named(pd.read_csv)[1:])
 def client_from_file(
     path: str | Path,
     name: str,

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from torch import Tensor
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.engine.evaluation import Measure, accuracy, balanced_accuracy, mse, r2
 from hetfl_core.federation import FederationWarning, Kind
 
@@ -271,7 +271,7 @@ def _is_sklearns(function: Any) -> bool:
 def _by_name(function: Any) -> str:
     """The name of the measure here that a function of scikit-learn stands for, as part of a sentence."""
     known = [*MEASURES["classification"], *MEASURES["regression"]]
-    near = checks.nearest(getattr(function, "__name__", ""), known) if _is_sklearns(function) else None
+    near = keywords.nearest(getattr(function, "__name__", ""), known) if _is_sklearns(function) else None
     return "" if near is None else f"{near!r}, which is that measure here, or "
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import Engine
@@ -24,7 +24,7 @@ from hetfl_core.engine.trainer import keeping
 from hetfl_core.federation import Client, Federation, in_one_order
 
 
-@checks.hinting()
+@keywords.hinting()
 def adapt(
     run: Run | Trained,
     clients: Client | Iterable[Client],

@@ -1,7 +1,7 @@
 """What a run may be told: the options of `simulate`, their limits, and the threads of an operation.
 
 Whatever runs something on a federation (`compare`, `tune`, baselines …) takes them as ``**options``, refuses other
-names by `hetfl_core.checks.hinting`, and other values by making `RunOptions`, before anything is computed.
+names by `hetfl_core.keywords.hinting`, and other values by making `RunOptions`, before anything is computed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.checkpoint import State
@@ -37,7 +37,7 @@ from hetfl_core.networks import Params
 from hetfl_core.networks.identity import described
 
 
-@checks.hinting()
+@keywords.hinting()
 def simulate(
     federation: Federation,
     method: Method,
@@ -194,7 +194,7 @@ def simulate(
     return run
 
 
-@checks.hinting(*RunOptions.names("validation", "on_round"))
+@keywords.hinting(*RunOptions.names("validation", "on_round"))
 def simulate_seeds(
     federation: Federation | Callable[[int], Federation],
     method: Method,
