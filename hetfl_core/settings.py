@@ -119,7 +119,7 @@ class Hinting:
 
     def __new__(cls, *args: Any, **given: Any) -> Self:
         """Refuse a name that is no field's, with the one that is meant."""
-        known = _arguments(cls)
+        known = _arguments(cls)  # type: ignore[arg-type]
         if known:
             keywords.check(cls.__name__, given, known)
         return super().__new__(cls)

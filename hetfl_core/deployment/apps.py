@@ -65,8 +65,10 @@ def _named(methods: Methods) -> dict[str, Method]:
     return named
 
 
-KEYS = ("classes", "rounds", "participation", "seed", "dtype", "task", "evaluate-every", "secure", "clipping-range")
-KEYS += ("measure", "clients", "patience", "folder", "agreed")
+KEYS = (
+    *("classes", "rounds", "participation", "seed", "dtype", "task", "evaluate-every", "secure", "clipping-range"),
+    *("measure", "clients", "patience", "folder", "agreed"),
+)
 """Keys of a run config that are read here."""
 
 

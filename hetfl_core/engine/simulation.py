@@ -261,7 +261,7 @@ def _simulate(
     **options: Any,
 ) -> list[Run]:
     """Simulate the runs of all seeds in step."""
-    told = {"rounds": rounds, "participation": participation, "dtype": dtype, "checkpoint": checkpoint}
+    told: dict[str, Any] = {"rounds": rounds, "participation": participation, "dtype": dtype, "checkpoint": checkpoint}
     told |= {"progress": progress, "evaluate_every": evaluate_every, "measure": measure, "last_step": last_step}
     check_runs(data, method, RunOptions(**told, **options, threads=threads, on_round=on_round))
     participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
