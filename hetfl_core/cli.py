@@ -35,7 +35,7 @@ class _Commands(typer.core.TyperGroup):
             params = error.ctx.command.params if error.ctx else []
             known = [name.lstrip("-") for option in params for name in option.opts]
             if near := keywords.nearest(error.option_name.lstrip("-"), known):
-                error.possibilities = [f"--{near}"]
+                error.possibilities = [f"--{near}"]  # type: ignore[misc]
             raise
         except KeyboardInterrupt as stop:
             print("hetfl: stopped" + "".join(f"; {how}" for how in stop.args), file=sys.stderr)
