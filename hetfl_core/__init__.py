@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hetfl_core import datasets as datasets
     from hetfl_core import methods as methods
     from hetfl_core.comparing import compare as compare
+    from hetfl_core.engine.measures import scorer as scorer
     from hetfl_core.engine.newcomers import adapt as adapt
     from hetfl_core.engine.run import Run as Run
     from hetfl_core.engine.simulation import simulate as simulate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "comparing": ["compare"],
+    "engine.measures": ["scorer"],
     "engine.newcomers": ["adapt"],
     "engine.run": ["Run"],
     "engine.simulation": ["simulate", "simulate_seeds"],

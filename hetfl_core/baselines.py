@@ -29,11 +29,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.distances.tangent import exponential, pyriemann, recentring
 from hetfl_core.engine import evaluation, measures
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.measures import Asked, Score, check_measure
+from hetfl_core.engine.measures import MEASURES, Asked, Score, check_measure
+from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.federation import Client, Federation
 from hetfl_core.rng import numpy_stream
@@ -416,6 +417,7 @@ class Fitted(Run):
         raise NotImplementedError(f"{self.method.name} has no embedding, and what it fits is not kept; see per_client")
 
 
+@keywords.hinting(*RunOptions.names("measure"), where="baselines.run")
 def run(
     federation: Federation, baseline: Baseline, *, seed: int = 0, measure: Sequence[Asked] = (), **options: Any
 ) -> Run:
@@ -431,7 +433,8 @@ def run(
     measure : sequence of str or callable
         Measures of class probabilities, as for `simulate`; what it may look at beside them (``"own"`` …) is not here.
     **options
-        Those of `simulate` that have no meaning here (rounds, participation …).
+        Those of `simulate` that have no meaning here (``rounds``, ``participation`` …), so that baselines and methods
+        can be told the same; they are checked all the same.
 
     Returns
     -------
@@ -443,15 +446,23 @@ def run(
     ------
     ValueError
         For a regression, inputs that are not vectors, and vectors that a classifier cannot take or `recentring` cannot
-        move; naming the client. Also for a classifier that tells no probabilities, where measures need them.
+        move; naming the client. Also for a classifier that tells no probabilities, where measures need them, and for
+        options that `simulate` would refuse.
+    TypeError
+        For options that `simulate` does not know.
     ImportError
         Where `MDM` or `Pooled` lack pyRiemann.
     """
     checks.instance("federation", federation, Federation)
     checks.instance("baseline", baseline, Alone, Pooled, such_as="LDA()")
     checks.seed(seed)
+    RunOptions(measure=measure, **options)
     baseline.check(federation)
-    scores = check_measure(measure, federation.task)[1]
+    beside, scores = check_measure(measure, federation.task)
+    if beside:
+        raise ValueError(
+            f"measure must be one that a baseline has, of {[*MEASURES[federation.task]]}, got {beside[0]!r}"
+        )
     begin = time.perf_counter()
     federation = federation.to(torch.float32)  # what the federated methods see
     return run_of(federation, baseline, baseline.fit_all(federation, seed), seed, begin, scores)

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_core.keywords import meant, synonyms
+
 MOST_THREADS = max(64, os.cpu_count() or 1)
 """More threads than that are a mistake, and very many end the process: PyTorch does not notice."""
 
@@ -129,21 +131,13 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     return value
 
 
-def meant(value: Any, allowed: Sequence[str]) -> str:
-    """What ends an error for a word that is nearly one of those allowed; empty where none is near."""
-    plain = {"".join(filter(str.isalnum, word.lower())): word for word in allowed}
-    text = "".join(filter(str.isalnum, value.lower())) if isinstance(value, str) else ""
-    near = difflib.get_close_matches(text, plain, 1, 0.8)
-    return f" (did you mean {plain[near[0]]!r}?)" if near else ""
-
-
 def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
     """Text of an error for a name that is not among the known ones: the nearest of them, five at most.
 
     `see` is a command that lists them all; it is named where some are left out.
     """
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(str(name), names, 3, 0.4)
+    near = [*dict.fromkeys([*synonyms(name, names), *difflib.get_close_matches(str(name), names, 3, 0.4)])][:3]
     some = near or sorted(names)[:5]
     offer = f"did you mean {', '.join(some)}?" if near else f"there is {', '.join(some) or 'none'}"
     rest = f" (`{see}` shows all {len(names)})" if see and len(some) < len(names) else ""

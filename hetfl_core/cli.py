@@ -17,19 +17,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click.exceptions import NoSuchOption
 
-from hetfl_core import cli_tables, numerics
+from hetfl_core import cli_tables, keywords, numerics
 from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped, pair
 from hetfl_core.deployment.commands import app as deploy_app
 from hetfl_core.plugins import data_sets, folders, plugins
 
 
 class _Commands(typer.core.TyperGroup):
-    """Commands that say, when they are stopped by Ctrl-C, how to go on."""
+    """Commands that say, when they are stopped by Ctrl-C, how to go on, and what is meant by another's option."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except NoSuchOption as error:
+            params = error.ctx.command.params if error.ctx else []
+            known = [name.lstrip("-") for option in params for name in option.opts]
+            if near := keywords.nearest(error.option_name.lstrip("-"), known):
+                error.possibilities = [f"--{near}"]  # type: ignore[misc]
+            raise
         except KeyboardInterrupt as stop:
             print("hetfl: stopped" + "".join(f"; {how}" for how in stop.args), file=sys.stderr)
             raise typer.Exit(130) from stop
@@ -327,8 +334,8 @@ def run_(
 ) -> None:
     """Run a method on a data set and print a table."""
     from hetfl_core import records
+    from hetfl_core.engine.options import choose_device
     from hetfl_core.engine.simulation import simulate
-    from hetfl_core.engine.trainer import choose_device
 
     chosen = _method(method, _settings(set_))
     choose_device(device)

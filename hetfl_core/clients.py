@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hetfl_core import checks, columns
 from hetfl_core.inputs import Inputs, blocks, by_block, map_blocks, shape_text
+from hetfl_core.settings import Hinting
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class Spec:
 
 
 @dataclass(frozen=True, eq=False)
-class Client:
+class Client(Hinting):
     r"""The data of one client, which are its own: no array that is changed later changes them.
 
     Parameters
@@ -106,7 +107,8 @@ class Client:
     y_train : array_like, shape (n_train,)
         Training labels in 0 … C−1, or real numbers where the federation is a regression.
     x_test, y_test : array_like, or dict of str to array_like
-        Test inputs and labels, likewise; a test set may be empty. Blocks may come in any order.
+        Test inputs and labels, likewise; a test set may be empty. Blocks may come in any order, and so may the columns
+        of a table. Both inputs are tables, or neither is, unless `features` names those of an array.
     name : str
         Unique name of the client. It keys the client's random numbers.
     features : sequence of str, or dict of str to sequence of str, optional
@@ -150,6 +152,7 @@ class Client:
                     f"got {len(given)}"
                 )
             made["groups"] = np.array([columns.group_name(value) for value in given], dtype=object)
+        self._check_tables()
         for argument, value in (made | {"features": names}).items():
             object.__setattr__(self, argument, value)
         for block, own in by_block(names).items():
@@ -159,6 +162,23 @@ class Client:
                     f"client {self.name!r}: features must name the {x.shape[1]} features of x_train"
                     f"{f' in block {block!r}' if block else ''}, got {len(own)} names {checks.shown(list(own))}"
                 )
+
+    def _check_tables(self) -> None:
+        """Refuse a table beside an array: which of the array's columns is which cannot be known."""
+        given = {"x_train": by_block(self.x_train), "x_test": by_block(self.x_test)}
+        told = self.features if isinstance(self.features, Mapping) else {"": self.features}
+        for block in given["x_train"]:
+            held = {name: x[block] for name, x in given.items() if block in x}
+            kinds = {name: type(x) for name, x in held.items() if (x.shape[0] if hasattr(x, "shape") else len(x))}
+            tables = [name for name, kind in kinds.items() if issubclass(kind, pd.DataFrame)]
+            if len(tables) != 1 or len(kinds) != 2 or told.get(block) is not None:
+                continue
+            (array,) = kinds.keys() - {*tables}
+            raise ValueError(
+                f"client {self.name!r}: {array}{f' of block {block!r}' if block else ''} must be a table "
+                f"(pandas.DataFrame), as {tables[0]} is, got a {kinds[array].__name__}, which does not say which of "
+                "its columns is which"
+            )
 
     def _names(self) -> Any:
         """The features' names, of each block where there are blocks; None where there are none."""

@@ -16,15 +16,14 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from hetfl_core import baselines, checks, splits
+from hetfl_core import baselines, checks, keywords, splits
 from hetfl_core.clients import Client, Kind, altered
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.measures import MEASURES, Function, check_measure
-from hetfl_core.engine.options import with_networks
+from hetfl_core.engine.measures import MEASURES, Function, Score, check_measure, direction, is_own
+from hetfl_core.engine.options import RunOptions, choose_device, with_networks
 from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate, simulate_seeds
 from hetfl_core.engine.together import together
-from hetfl_core.engine.trainer import choose_device
 from hetfl_core.estimators import InOnePlace, as_baseline
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.methods import Local, Method
@@ -45,6 +44,7 @@ CUT = 0.3
 K = TypeVar("K")
 
 
+@keywords.hinting(*RunOptions.names("measure"))
 def compare(
     federation: Federation | Callable[[int], Federation],
     methods: Mapping[str, Any],
@@ -52,7 +52,7 @@ def compare(
     seeds: int | Sequence[int] = 5,
     rounds: int = ROUNDS,
     base: str | None = None,
-    metric: str | Function | Sequence[str | Function] | None = None,
+    metric: str | Function | Score | Sequence[str | Function | Score] | None = None,
     n_jobs: int | None = None,
     progress: bool = True,
     **options: Any,
@@ -84,10 +84,11 @@ def compare(
         that are cut from the training rows (`held_out`). A row ``"best together"`` is the best federated method, chosen
         likewise: what beats a single weak way to stay alone may still lose to another. Such a table takes about twice
         the time.
-    metric : str, callable or sequence of such, optional
+    metric : str, callable, Score or sequence of such, optional
         An entry of `Run.final`; by default the accuracy, or the mean squared error of a regression. What a run has to
         be asked for, it is asked for: ``"auc"``, and with it ``"auc_sd"``, the spread over clients, and
-        ``"auc_worst"``, the worst client's; or a function of your own, ``f(y, p)`` (see ``measure`` of `simulate`).
+        ``"auc_worst"``, the worst client's; or a function of your own, ``f(y, p)``, bare or in `hetfl_core.scorer`
+        (see ``measure`` of `simulate`).
     n_jobs : int, optional
         Processes in which runs are made, as in scikit-learn: 1 is this one, -1 as many as there are cores. By default
         all cores where the rest would take long, and this process for a GPU or with ``on_round``. The table is the
@@ -95,8 +96,9 @@ def compare(
     progress : bool
         Show a bar, a step per run.
     **options
-        As for `hetfl_core.simulate`: ``participation``, ``device`` …; with ``checkpoint=folder`` each run has a folder
-        of its own in that one, ``<method>-seed<seed>``. Models are evaluated after the last round alone, unless
+        As for `hetfl_core.simulate`, but ``measure``: ``participation``, ``device`` …; what has no meaning for a
+        baseline or an estimator is checked for it all the same. With ``checkpoint=folder`` each run has a folder of its
+        own in that one, ``<method>-seed<seed>``. Models are evaluated after the last round alone, unless
         ``evaluate_every``, ``checkpoint`` or ``on_round`` is given: nothing else of a history is in the table.
 
     Returns
@@ -118,7 +120,10 @@ def compare(
     ------
     ValueError
         For fewer than two methods or three seeds, a seed that comes twice, and a `base` or `metric` that is not there.
-        For a method that cannot work on its view; the message names views that it can work on.
+        For a method that cannot work on its view; the message names views that it can work on. For options that
+        `hetfl_core.simulate` would refuse.
+    TypeError
+        For options that it does not know.
 
     Notes
     -----
@@ -127,6 +132,7 @@ def compare(
     first seed, never by the machine. Each then is the run that `simulate` makes with its seed, to rounding (see there).
     With ``on_round``, ``checkpoint`` or ``validation`` every run is trained alone.
     """
+    RunOptions(rounds=rounds, progress=progress, **options)
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base)
@@ -217,11 +223,11 @@ def _directions(data: _Data, rivals: Mapping[str, Any]) -> dict[str, float]:
     """1 where more of a metric is better, -1 where less is: what is chosen by must have a direction."""
     found: dict[str, float] = {}
     for name, metric in zip(data.names, data.metrics, strict=True) if rivals else ():
-        scores = check_measure([metric], data.task)[1] if callable(metric) or metric in MEASURES[data.task] else {}
-        if name not in scores:
+        if not is_own(metric) and metric not in MEASURES[data.task]:
             known = list(MEASURES[data.task])
             raise ValueError(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
-        found[name] = 1.0 if scores[name].greater_is_better else -1.0
+        (score,) = check_measure([metric], data.task, "metric")[1].values()
+        found[name] = 1.0 if direction(name, score, "metric") else -1.0
     return found
 
 
@@ -373,8 +379,10 @@ class _Comparison(Study):
         """The metrics and what each method sees, checked for all methods."""
         data = self._federation(seed)
         checks.instance("federation", data, Federation)
-        names, asked = _metrics(self.wanted, data, self.options.get("measure", ()))
+        names, asked = _metrics(self.wanted, data)
         seen = _seen(data, self.views)
+        for each in seen.values():
+            RunOptions(**self.options).check(each)
         for name, method in self.methods.items():
             _check_runs(seen[name], method, data)
         mark = data.fingerprint() if callable(self.federation) else ""
@@ -482,23 +490,26 @@ def _seen(federation: Any, views: Mapping[str, Any]) -> dict[str, Federation]:
     return found
 
 
-def _metrics(wanted: Sequence[Any], federation: Federation, measure: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Names of the metrics, and what runs are asked to measure for them and besides."""
+def _metrics(wanted: Sequence[Any], federation: Federation) -> tuple[list[str], list[Any]]:
+    """Names of the metrics, and what runs are asked to measure for them."""
     main, known = METRICS[federation.task].main, MEASURES[federation.task]
-    names, asked = [], list(checks.sequence("measure", measure))
+    names, asked = list[str](), list[Any]()
     for metric in wanted:
-        name = main if metric is None else getattr(metric, "__name__", metric)
+        if is_own(metric):
+            names += check_measure([metric], federation.task, "metric")[1]
+            asked.append(metric)
+            continue
+        name = main if metric is None else metric
         checks.nonempty_str("metric", name)
         names.append(name)
-        asked += (
-            [metric]
-            if callable(metric)
-            else [m for m in known if name in ends(m) and name not in usual(federation.task)]
-        )
-    own = [end for name in check_measure(asked, federation.task)[1] for end in ends(name)]
-    allowed = list(dict.fromkeys([*figures(federation.task), *own]))
+        asked += [m for m in known if name in ends(m) and name not in usual(federation.task)]
+    scores = check_measure(asked, federation.task, "metric")[1]
     for name in names:
-        checks.choice("metric", name, allowed)
+        if name.endswith("_worst") and (score := scores.get(name.removesuffix("_worst"))):
+            direction(name.removesuffix("_worst"), score, "metric")
+    allowed = [*figures(federation.task), *(end for name in scores for end in ends(name))]
+    for name in names:
+        checks.choice("metric", name, list(dict.fromkeys(allowed)))
     return names, asked
 
 
@@ -516,7 +527,9 @@ def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
             raise
     elif isinstance(method, type):
         checks.instance("methods", method, Method, such_as=f"{method.__name__}()")
-    elif isinstance(baseline := as_baseline(method), baselines.Alone):
+    else:
+        baseline = as_baseline(method)
+        checks.instance("methods", baseline, Method, baselines.Alone, baselines.Pooled, such_as="FLIC()")
         baseline.check(federation)
 
 

@@ -43,7 +43,7 @@ class PerSite(Alone):
         if not is_estimator(self.estimator):
             raise TypeError(
                 "estimator must have fit and predict, such as LogisticRegression(), got "
-                f"{checks.shown(self.estimator)}{' (without brackets)' * isinstance(self.estimator, type)}"
+                f"{checks.shown(self.estimator)}{_lacking(self.estimator)}"
             )
 
     @property
@@ -153,9 +153,23 @@ def is_estimator(x: Any) -> bool:
     return not isinstance(x, type) and all(callable(getattr(x, name, None)) for name in ("fit", "predict"))
 
 
+def _lacking(x: Any) -> str:
+    """Why something is no estimator, where that can be told: for want of brackets, or of an estimator within."""
+    if isinstance(x, type):
+        return " (without brackets)"
+    inner = [name for name in ("estimator", "base_estimator", "estimators", "steps") if getattr(x, name, 0) is None]
+    if not inner:
+        return ""
+    return f", whose {inner[0]} is None: say which it is to work with, such as {inner[0]}=LogisticRegression()"
+
+
 def as_baseline(x: Any) -> Any:
-    """An estimator as the baseline that each client fits, anything else as it is."""
-    return PerSite(x) if is_estimator(x) and not isinstance(x, Alone) else x
+    """An estimator as the baseline that each client fits, anything else as it is.
+
+    Of scikit-learn's objects, which have ``get_params``, those that cannot be fitted are refused.
+    """
+    known = callable(getattr(x, "get_params", None)) and not isinstance(x, type)
+    return PerSite(x) if (known or is_estimator(x)) and not isinstance(x, Alone) else x
 
 
 def _kind(estimator: Any) -> Literal["classification", "regression"] | None:

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from hetfl_core import checks, frames, tables
+from hetfl_core import checks, frames, keywords, tables
 from hetfl_core.clients import (
     Client,
     FederationWarning,
@@ -29,7 +29,7 @@ from hetfl_core.clients import (
 from hetfl_core.inputs import Inputs, as_params, blocks, by_block, data_digest, from_params, map_blocks, shape_text
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import SERVER
-from hetfl_core.settings import plain
+from hetfl_core.settings import Hinting, plain
 from hetfl_core.views import Views, block_names
 
 __all__ = ["Client", "Federation", "FederationWarning", "Spec", "blocks", "map_blocks"]
@@ -39,7 +39,7 @@ MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Federation(Views):
+class Federation(Hinting, Views):
     """Clients that learn together, checked once, here.
 
     Parameters
@@ -128,6 +128,7 @@ class Federation(Views):
             _warn_of_classes(clients, self.n_classes, counted)
 
     @classmethod
+    @keywords.hinting()
     def from_frame(
         cls,
         frame: pd.DataFrame,
@@ -200,6 +201,7 @@ class Federation(Views):
         return altered(made, info=info)
 
     @classmethod
+    @keywords.hinting(*keywords.named(pd.read_csv)[1:])
     def from_csv(
         cls,
         files: Any,
@@ -258,6 +260,7 @@ class Federation(Views):
         )
 
     @classmethod
+    @keywords.hinting()
     def from_arrays(
         cls,
         arrays: Mapping[str, tuple[Any, Any]],

@@ -17,9 +17,11 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import numpy as np
+
+from hetfl_core import keywords
 
 T = TypeVar("T")
 
@@ -105,7 +107,25 @@ _MADE: dict[int, dict[Hashable, Any]] = {}
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-class Checked:
+@functools.cache
+def _arguments(cls: type) -> list[str]:
+    """Names of what a class is made of; none where it takes any."""
+    parameters = [*inspect.signature(cls.__init__).parameters.values()][1:]  # type: ignore[misc]
+    return [] if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+
+
+class Hinting:
+    """A class that refuses arguments which it does not know with the name of the one that is meant."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Refuse a name that is no field's, with the one that is meant."""
+        known = _arguments(cls)  # type: ignore[arg-type]
+        if known:
+            keywords.check(cls.__name__, given, known)
+        return super().__new__(cls)
+
+
+class Checked(Hinting):
     """A dataclass whose fields are checked (`check`) when one is made.
 
     A subclass that adds checks of its own in ``__post_init__`` need not call its parent's: that runs first in any

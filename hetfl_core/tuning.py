@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetfl_core import baselines, checks
+from hetfl_core import baselines, checks, keywords
 from hetfl_core.comparing import ROUNDS, Study, held_out, most, runs_of, split_views
-from hetfl_core.engine.measures import Function, check_measure
+from hetfl_core.engine.measures import Score, check_measure, direction, is_own
+from hetfl_core.engine.options import RunOptions
 from hetfl_core.estimators import PerSite, as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -49,12 +50,13 @@ class Tuned:
     edges: dict[str, str]
 
 
+@keywords.hinting(*RunOptions.names("measure", "validation"))
 def tune(
     federation: Federation | Callable[[int], Federation],
     method: Any,
     grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
     *,
-    measure: str | Function | None = None,
+    measure: str | Score | None = None,
     seeds: int | Sequence[int] = SEEDS,
     share: float = 0.3,
     n_jobs: int | None = None,
@@ -76,10 +78,10 @@ def tune(
         What is tried: each combination of the values. Names are fields of the method or parameters of the estimator
         (``"logisticregression__C"`` of a pipeline), and of a run ``"rounds"``, ``"participation"``, ``"last_step"``;
         also ``"view"``.
-    measure : str or callable, optional
-        What decides, as `simulate` knows it: ``"log loss"``, ``"auc"``, …, or a function of your own, of which less is
-        better where its name ends in ``_loss``, ``_error`` or ``_deviance``. Its mean over clients counts. By default
-        the log loss, or the mean squared error of a regression.
+    measure : str or Score, optional
+        What decides, as `simulate` knows it: ``"log loss"``, ``"auc"``, …, or a function of your own that says whether
+        more of it is better: ``hetfl_core.scorer(f, greater_is_better=False)``. Its mean over clients counts. By
+        default the log loss, or the mean squared error of a regression.
     seeds : int or sequence of int
         Of data, of the cut and of training; those of the comparison should be others.
     share : float
@@ -90,7 +92,8 @@ def tune(
     progress : bool
         Show a bar, a step per run.
     **options
-        As for `simulate`: ``rounds``, ``device`` …
+        As for `simulate`, but ``validation``: ``rounds``, ``device`` … What has no meaning for a baseline or an
+        estimator is checked for it all the same.
 
     Returns
     -------
@@ -100,15 +103,19 @@ def tune(
     Raises
     ------
     ValueError
-        For an empty grid, names that are neither of the method nor of a run, values that the method refuses, and where
-        no setting has a finite measure.
+        For an empty grid, names that are neither of the method nor of a run, values that the method refuses, a function
+        that does not say whether more of it is better, options that `simulate` would refuse, and where no setting has a
+        finite measure.
+    TypeError
+        For options that `simulate` does not know.
     """
     checks.fraction("share", share, "(0, 1)")
-    checks.flag("progress", progress)
+    RunOptions(progress=progress, **options)
     checks.jobs(n_jobs)
     numbers = checks.seeds(seeds)
     settings = _settings(grid)
     ((_, plain),), ((_, view),) = (part.items() for part in split_views({"": method}))
+    as_baseline(plain)  # which refuses what only looks like an estimator
     tried = [_tried(plain, view, setting) for setting in settings]
     call = _Trial(federation, tried, measure, float(share), {"rounds": ROUNDS, **options})
     first = call.data(numbers[0])
@@ -150,7 +157,7 @@ class _Trial(Study):
         method, view, changes = self.tried[place]
         seen = {seed: view_of(self.data(seed), view) for seed in seeds}
         name, _ = _measure(self.measure, seen[seeds[0]].task)
-        asked: list[Any] = [self.measure if callable(self.measure) else name]
+        asked: list[Any] = [self.measure if is_own(self.measure) else name]
         options = {"evaluate_every": {**self.options, **changes}["rounds"], **self.options, **changes}
         runs = runs_of(seen, "", method, measure=asked, progress=False, **options)
         return [math.nan if run.final.get("diverged") else run.final[name] for run in map(runs.__getitem__, seeds)]
@@ -158,20 +165,23 @@ class _Trial(Study):
     def make(self, seed: int) -> Federation:
         """The data of a seed without their test rows."""
         made = self.federation(seed) if callable(self.federation) else self.federation
-        return held_out(made, self.share, seed)
+        cut = held_out(made, self.share, seed)
+        for _, _, changes in self.tried:
+            RunOptions(**{**self.options, **changes}).check(cut)
+        return cut
 
 
 def _measure(measure: Any, task: Any) -> tuple[str, bool]:
     """The name of a measure, and whether more of it is better."""
     if measure is None:
         measure = "log_loss" if task == "classification" else "mse"
-    if not callable(measure):
+    if not is_own(measure):
         checks.nonempty_str("measure", measure)
-    beside, scores = check_measure([measure if callable(measure) else measure.lower().replace(" ", "_")], task)
+    beside, scores = check_measure([measure if is_own(measure) else measure.lower().replace(" ", "_")], task)
     if beside:
         raise ValueError(f"measure must be one of clients' own rows, such as 'log loss', got {measure!r}")
     ((name, score),) = scores.items()
-    return name, score.greater_is_better
+    return name, direction(name, score)
 
 
 def _settings(grid: Any) -> list[dict[str, Any]]:
@@ -194,6 +204,7 @@ def _tried(method: Any, view: Any, setting: Mapping[str, Any]) -> tuple[Any, Any
     of_run = {name: value for name, value in setting.items() if name in OF_A_RUN and isinstance(method, Method)}
     own = {name: value for name, value in setting.items() if name not in (*of_run, "view")}
     try:
+        RunOptions(**of_run)
         return _with(method, own), setting.get("view", view), of_run
     except (ValueError, TypeError) as error:
         raise ValueError(f"grid: setting {checks.shown(dict(setting))}: {error}") from error

@@ -196,6 +196,24 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
 
 
 @pytest.mark.parametrize(
+    ("command", "theirs", "ours"),
+    [
+        ("compare", "--metric", "--measure"),
+        ("compare", "--scoring", "--measure"),
+        ("compare", "--cv", "--seeds"),
+        ("run", "--random-state", "--seed"),
+        ("run", "--n-jobs", "--workers"),
+        ("compare", "--round", "--rounds"),
+    ],
+)
+def test_an_option_by_the_name_that_it_has_elsewhere_is_hinted_at(monkeypatch, capsys, command, theirs, ours):
+    code, _, err = call(monkeypatch, capsys, command, "x", theirs, "3")
+    assert code == 2
+    assert f"No such option '{theirs}'." in err
+    assert ours in err.split("Did you mean")[1]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["run", "FLIC-H"], "hetfl: no method is called 'FLIC-H'; did you mean FLIC-HL"),

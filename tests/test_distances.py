@@ -198,8 +198,22 @@ def test_transport_plan_is_pots(P, Q):
     for i in range(20):
         assert float((plan[i] * cost[i]).sum()) == pytest.approx(ot.emd2(a[i].numpy(), b[i].numpy(), cost[i].numpy()))
     agree(torch.func.vmap(d.transport_plan)(cost, a, b), plan, 1e-15)
-    whole = d.transport_plan(cost, 5 * a, 5 * b)
-    agree(whole, plan, 1e-12)
+    masses = 0.1 + normal(20, 1, seed=3).abs()
+    heavier = d.transport_plan(cost, masses * a, masses * b)
+    agree(heavier, masses.unsqueeze(-1) * plan, 1e-12)
+    assert float((heavier[0] * cost[0]).sum()) == pytest.approx(
+        ot.emd2((masses * a)[0].numpy(), (masses * b)[0].numpy(), cost[0].numpy())
+    )
+
+
+def test_transport_plan_has_the_sums_that_it_was_asked_for():
+    a, b, cost = torch.tensor([2.0, 2.0]), torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+    plan = d.transport_plan(cost, a, b)
+    assert plan.sum(1).tolist() == a.tolist()
+    assert plan.sum(0).tolist() == b.tolist()
+    assert float((plan * cost).sum()) == 5.0
+    wide = d.transport_plan(torch.ones(4, 1, 2, 2), torch.full((3, 2), 3.0), torch.full((4, 1, 2), 3.0))
+    agree(wide.sum(-1), torch.full((4, 3, 2), 3.0), 1e-6)
 
 
 def test_cka_against_centred_gram_matrices():
@@ -391,6 +405,10 @@ BAD = {
     "P, Q <= 3": lambda: d.transport_plan(torch.ones(4, 2), torch.ones(4), 2 * torch.ones(2)),
     "broadcast": lambda: d.transport_plan(torch.ones(2, 2, 2), torch.ones(2, 2), torch.ones(3, 2)),
     "must have the same sum": lambda: d.transport_plan(torch.ones(2, 2), torch.ones(2), 2 * torch.ones(2)),
+    "a must have a finite sum": lambda: d.transport_plan(torch.ones(2, 2), *2 * [torch.full((2,), 3e38)]),
+    "b must be finite": lambda: d.transport_plan(torch.ones(2, 2), torch.ones(2), torch.tensor([math.nan, 1.0])),
+    "a must not be 0 everywhere": lambda: d.transport_plan(torch.ones(2, 2), torch.zeros(2), torch.zeros(2)),
+    "a must not be negative": lambda: d.transport_plan(torch.ones(2, 2), torch.tensor([3.0, -1]), torch.ones(2)),
     r"y must have shape \(..., n, l\), n = 2 as in x, got": lambda: d.cka(EYE, torch.ones(3, 2)),
     r"B must have shape \(..., d, r\), d = 2 as in A, r = 2 as in A, got": lambda: d.principal_angle(
         EYE, torch.ones(3, 2)

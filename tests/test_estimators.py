@@ -12,9 +12,10 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.semi_supervised import SelfTrainingClassifier
 from sklearn.svm import LinearSVC
 
-from hetfl_core import Federation, baselines, compare
+from hetfl_core import Federation, baselines, compare, tune
 from hetfl_core.datasets import heart
 from hetfl_core.estimators import InOnePlace, PerSite
 from hetfl_core.methods import Local
@@ -162,3 +163,19 @@ def test_a_site_with_one_class_names_it_always() -> None:
     assert run.per_client["accuracy"][0] == 1
     with pytest.raises(TypeError, match=r"estimator must have fit and predict, .* \(without brackets\)"):
         PerSite(LogisticRegression)
+
+
+def test_an_estimator_that_lacks_another_one_is_told_so() -> None:
+    """Its ``fit`` is that of the estimator within, so that it seems to have none."""
+    fed = Federation.from_arrays({"a": (np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)})
+    for call in (
+        lambda one: PerSite(one),
+        lambda one: compare(fed, {"lacking": one, "base": baselines.LDA()}, seeds=3, progress=False),
+        lambda one: tune(fed, one, {"threshold": [0.7, 0.8]}, progress=False),
+    ):
+        with pytest.raises(
+            TypeError, match="whose estimator is None: say which it is to work with, such as estimator="
+        ):
+            call(SelfTrainingClassifier())
+    with pytest.raises(TypeError, match=r"estimator must have fit and predict, .* got StandardScaler\(\)$"):
+        compare(fed, {"no estimator": StandardScaler(), "base": baselines.LDA()}, seeds=3, progress=False)

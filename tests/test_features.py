@@ -60,7 +60,7 @@ def test_columns_of_a_table_are_names_and_the_test_table_may_have_another_order(
     made = Client(table, Y, table[["r", "q", "p"]], Y, "a")
     assert made.features == ("p", "q", "r")
     assert torch.equal(made.x_test, torch.as_tensor(X))
-    turned = Client(table[["r", "p", "q"]], Y, X[:, [2, 0, 1]], Y, "b")
+    turned = Client(table[["r", "p", "q"]], Y, X[:, [2, 0, 1]], Y, "b", features=list("rpq"))
     fed = Federation([made, turned])
     assert torch.equal(fed["b"].x_train, fed["a"].x_train)
     assert torch.equal(fed["b"].x_test, fed["a"].x_test)

@@ -43,6 +43,7 @@ from hetfl_core import (
     matching,
     partition,
     rng,
+    scorer,
     simulate,
     tune,
 )
@@ -71,6 +72,10 @@ LINEAR = theory.linear_federation(3, 4, 2, n=6, n_test=5, extra=2)
 Z, Y = LINEAR.embed(LINEAR.oracle)
 X = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
 Y9 = np.arange(9) % 2
+
+
+def weighed_loss(y: np.ndarray, p: np.ndarray) -> float:
+    return float(np.abs(p.argmax(1) - y).mean())
 
 
 def client(name: str = "a", **changes: Any) -> Client:
@@ -367,6 +372,7 @@ CASES = {
         huge=False,
     ),
     "Run.scores": Case(lambda measure, split: RUN.scores(measure, split=split), {"measure": "auc", "split": "test"}),
+    "scorer": Case(scorer, {"function": weighed_loss, "greater_is_better": False}),
     "Trained.client": Case(RUN.trained().client, {"name": RUN.federation[0].name}, names={"name": "client"}),
     "adapt": Case(
         adapt,

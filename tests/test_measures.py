@@ -10,12 +10,13 @@ import torch
 from scipy.special import expit
 from sklearn import metrics
 from sklearn.calibration import _sigmoid_calibration, calibration_curve
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from small import equal_histories, ragged
 
 from hetfl_book import calibration
-from hetfl_core import Federation, adapt, compare, records, simulate
+from hetfl_core import Federation, adapt, baselines, compare, records, scorer, simulate, tune
 from hetfl_core.baselines import LDA, LR, SVM, Pooled
+from hetfl_core.deployment import RunSettings
 from hetfl_core.engine import measures
 from hetfl_core.engine.last_step import FLATTEST, after, fit
 from hetfl_core.federation import FederationWarning
@@ -49,6 +50,9 @@ def hospitals(shares=(0.5, 0.9, 0.15), n=60, seed=0, task="classification"):
 def weighed_loss(y, p):
     """Five for somebody ill who is sent home."""
     return np.mean(np.where(y == 1, 5 * (1 - p[:, 1]), p[:, 1]))
+
+
+WEIGHED = scorer(weighed_loss, greater_is_better=False)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ def test_the_worst_is_at_the_right_end():
 def test_a_run_that_is_asked_is_the_same_run_with_more_figures():
     """And what it measures is what can be formed of the probabilities that it tells."""
     fed = hospitals()
-    plain, run = simulate(fed, METHOD, **QUICK), simulate(fed, METHOD, measure=[*NAMED, weighed_loss], **QUICK)
+    plain, run = simulate(fed, METHOD, **QUICK), simulate(fed, METHOD, measure=[*NAMED, WEIGHED], **QUICK)
     assert equal_histories(plain.history, run.history[plain.history.columns])
     mine = {name: value for name, value in run.final.items() if name in plain.final}
     assert {**mine, "seconds": 0} == {**plain.final, "seconds": 0}
@@ -140,7 +144,7 @@ def test_a_run_that_is_asked_is_the_same_run_with_more_figures():
     assert run.final["accuracy_sd"] == pytest.approx(run.per_client["accuracy"].std())
     assert run.final["balanced_accuracy_worst"] == run.per_client["balanced_accuracy"].min()
     pd.testing.assert_frame_equal(
-        run.scores(*NAMED, weighed_loss)[NAMED], run.per_client[NAMED], check_exact=False, rtol=1e-6
+        run.scores(*NAMED, WEIGHED)[NAMED], run.per_client[NAMED], check_exact=False, rtol=1e-6
     )
     assert run.scores("auc", split="train")["n"].to_list() == [c.n_train for c in fed]
 
@@ -218,6 +222,8 @@ def auc(y, p):
     [
         (["best"], ValueError, "measure must be one of 'own', .*'auc', .* got 'best'"),
         (["rmse"], ValueError, "measure must be one of .* got 'rmse'"),
+        (["roc_auc"], ValueError, r"measure must be one of .* got 'roc_auc' \(did you mean 'auc'\?\)"),
+        ([metrics.log_loss], ValueError, "must not be called 'log_loss', which a run has already: take 'log_loss', by"),
         ("auc", TypeError, "measure must be a sequence, got 'auc'"),
         ([lambda y, p: 1.0], ValueError, "measure: a function of your own needs a name, by def"),
         ([partial(weighed_loss)], ValueError, "needs a name"),
@@ -228,6 +234,147 @@ def auc(y, p):
 def test_what_cannot_be_measured_is_refused(asked, error, message):
     with pytest.raises(error, match=message):
         simulate(hospitals(), METHOD, measure=asked, **QUICK)
+
+
+# --- a measure of one's own ------------------------------------------------------------------------------------------
+
+
+def far(y, p):
+    """A mean squared distance, of which nobody who reads its name knows that less is better."""
+    return np.square(p[:, 1] - y).mean()
+
+
+def near_loss(y, p):
+    """More of it is better, whatever its name ends in."""
+    return -far(y, p)
+
+
+def test_a_measure_of_ones_own_says_its_direction_and_its_name_does_not():
+    fed, grid = hospitals(), {"C": [1e-4, 1.0]}
+    best = tune(fed, LogisticRegression(), grid, measure="brier", progress=False).setting
+    assert best == {"C": 1.0}
+    for function, greater in ((far, False), (near_loss, True)):
+        told = scorer(function, greater_is_better=greater)
+        assert tune(fed, LogisticRegression(), grid, measure=told, progress=False).setting == best
+        wrong = scorer(function, greater_is_better=not greater)
+        assert tune(fed, LogisticRegression(), grid, measure=wrong, progress=False).setting != best
+        run = simulate(fed, METHOD, measure=[told], **QUICK)
+        each = run.per_client[function.__name__]
+        assert run.final[f"{function.__name__}_worst"] == (each.min() if greater else each.max())
+
+
+def test_a_bare_function_is_refused_where_something_is_chosen_by_it_alone():
+    fed = hospitals()
+    for function in (far, near_loss):
+        with pytest.raises(ValueError, match=rf"{function.__name__} does not say whether more .*scorer\(.*=False\)"):
+            tune(fed, LogisticRegression(), {"C": [0.1, 1.0]}, measure=function, progress=False)
+    run = simulate(fed, METHOD, measure=[far], **QUICK)
+    assert "far" in run.final
+    assert "far_sd" in run.final
+    assert "far_worst" not in run.final
+    pair = {"a": LR(), "b": LDA()}
+    bare, told = (
+        compare(fed, pair, seeds=3, metric=f, progress=False) for f in (far, scorer(far, greater_is_better=True))
+    )
+    pd.testing.assert_frame_equal(bare, told)
+    with pytest.raises(ValueError, match="metric: far does not say whether more of it is better"):
+        compare(fed, pair, seeds=3, metric=[far, "far_worst"], progress=False)
+    both = compare(fed, pair, seeds=3, metric=[scorer(far, greater_is_better=False), "far_worst"], progress=False)
+    assert (both.loc["far_worst", "mean"] >= both.loc["far", "mean"]).all()
+
+
+def test_scikit_learns_own_functions_are_told_by_their_names_what_is_better():
+    fed = hospitals(task="regression")
+    functions = [metrics.median_absolute_error, metrics.explained_variance_score]
+    run = simulate(fed, Local(SMALL, local_epochs=1), measure=functions, **QUICK)
+    for function, worst in zip(functions, (np.max, np.min), strict=True):
+        name = function.__name__
+        assert run.final[f"{name}_worst"] == worst(run.per_client[name])
+    tune(fed, Ridge(), {"alpha": [0.1, 1.0]}, measure=functions[0], progress=False)
+
+
+def broken(y, p):
+    return y[len(y)]
+
+
+@pytest.mark.parametrize("call", ["simulate", "compare", "tune", "scores", "baselines"])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (metrics.roc_auc_score, r"roc_auc_score\(y, p\) was given labels y, .*y should be a 1d.*: take 'auc', by its"),
+        (broken, r"broken\(y, p\) was given labels y, shape \(\d+,\), and class .* p, shape \(\d+, 2\).* IndexError"),
+    ],
+)
+def test_a_function_that_raises_is_named_with_the_client_and_what_it_was_given(call, function, message):
+    fed, told = hospitals(), scorer(function, greater_is_better=True)
+    calls = {
+        "simulate": lambda: simulate(fed, METHOD, measure=[function], **QUICK),
+        "compare": lambda: compare(fed, {"a": LR(), "b": LDA()}, seeds=3, metric=function, progress=False),
+        "tune": lambda: tune(fed, LogisticRegression(), {"C": [1.0]}, measure=told, progress=False),
+        "scores": lambda: simulate(fed, METHOD, **QUICK).scores(function),
+        "baselines": lambda: baselines.run(fed, LR(), measure=[function]),
+    }
+    with pytest.raises(ValueError, match=rf"client 'hospital 0': {message}"):
+        calls[call]()
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (metrics.make_scorer(metrics.roc_auc_score), "scores an estimator on its inputs.* hand over 'auc', which is"),
+        (metrics.get_scorer("neg_log_loss"), "scores an estimator .* hand over 'log_loss', which is that measure"),
+        (metrics.make_scorer(far, greater_is_better=False), r"hand over a function f\(y, p\) in hetfl_core.scorer"),
+    ],
+)
+def test_scorers_of_scikit_learn_are_told_from_measures(made, message):
+    fed = hospitals()
+    for call in (
+        lambda: compare(fed, {"a": LR(), "b": LDA()}, seeds=3, metric=made, progress=False),
+        lambda: tune(fed, LogisticRegression(), {"C": [1.0]}, measure=made, progress=False),
+        lambda: simulate(fed, METHOD, measure=[made], **QUICK),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("function", "greater", "error", "message"),
+    [
+        ("auc", True, TypeError, "function must be a function"),
+        (lambda y, p: 1.0, True, ValueError, "function: a function of your own needs a name"),
+        (far, None, ValueError, "greater_is_better must be True or False, got None"),
+        (far, "False", ValueError, "greater_is_better must be True or False, got 'False'"),
+    ],
+)
+def test_a_scorer_that_says_nothing_is_refused(function, greater, error, message):
+    with pytest.raises(error, match=message):
+        scorer(function, greater_is_better=greater)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("roc_auc", "auc"),
+        ("neg_log_loss", "log_loss"),
+        ("log loss", "log_loss"),
+        ("balanced_accuracy_score", "balanced_accuracy"),
+        ("f1_macro", "f1"),
+        ("brier_score_loss", "brier"),
+        ("ece", "calibration_error"),
+        ("auroc", "auc"),
+    ],
+)
+def test_a_measure_by_the_name_that_it_has_elsewhere_is_hinted_at(theirs, ours):
+    fed, hint = hospitals(), rf"\(did you mean '{ours}'\?\)"
+    with pytest.raises(ValueError, match=rf"metric must be one of .* got '{theirs}' {hint}"):
+        compare(fed, {"a": LR(), "b": LDA()}, seeds=3, metric=theirs, progress=False)
+    with pytest.raises(ValueError, match=hint):
+        simulate(fed, METHOD, measure=[theirs], **QUICK)
+    if theirs != "log loss":
+        with pytest.raises(ValueError, match=hint):
+            tune(fed, LogisticRegression(), {"C": [1.0]}, measure=theirs, progress=False)
+    with pytest.raises(ValueError, match=hint):
+        RunSettings(2, measure=(theirs,))
 
 
 def test_a_loss_term_must_not_be_called_as_what_is_asked_for():
@@ -253,8 +400,6 @@ def test_scores_are_those_of_a_model():
 
 @pytest.mark.parametrize("baseline", [LR(), LDA()])
 def test_of_a_baseline_measures_are_formed_of_its_probabilities(baseline):
-    from hetfl_core import baselines
-
     fed = hospitals()
     plain, run = baselines.run(fed, baseline), baselines.run(fed, baseline, measure=("auc", "log_loss"))
     assert {name: run.final[name] for name in plain.final if name != "seconds"} == {
@@ -270,8 +415,6 @@ def test_of_a_baseline_measures_are_formed_of_its_probabilities(baseline):
 
 
 def test_a_baseline_that_tells_no_probabilities_says_so():
-    from hetfl_core import baselines
-
     assert "auc" not in baselines.run(hospitals(), SVM()).final
     with pytest.raises(ValueError, match="SVM tells no class probabilities, of which auc is formed"):
         baselines.run(hospitals(), SVM(), measure=("auc",))
@@ -280,7 +423,7 @@ def test_a_baseline_that_tells_no_probabilities_says_so():
 def test_a_comparison_asks_for_what_it_compares():
     fed = hospitals()
     methods = {"shared": METHOD, "logistic": LR(), "alone": Local(SMALL, local_epochs=2)}
-    table = compare(fed, methods, seeds=3, metric=["accuracy", "auc", "auc_worst", weighed_loss], **QUICK)
+    table = compare(fed, methods, seeds=3, metric=["accuracy", "auc", "auc_worst", WEIGHED], **QUICK)
     assert table.index.names == ["metric", "method"]
     assert table.index.get_level_values(0).unique().to_list() == ["accuracy", "auc", "auc_worst", "weighed_loss"]
     runs = [simulate(fed, METHOD, seed=seed, measure=("auc", weighed_loss), **QUICK) for seed in range(3)]
@@ -396,8 +539,6 @@ def test_pooled_trials_tell_probabilities_of_the_classes_that_a_client_has():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 3)) / 4, np.arange(40) % 3
     fed = Federation.from_arrays({"a": (x, y), "b": (x[y < 2] + 0.1, y[y < 2])}, test_size=0.5)
-    from hetfl_core import baselines
-
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run = baselines.run(fed, Pooled(), measure=("log_loss", "accuracy", "auc"))

@@ -24,7 +24,7 @@ from hetfl_core import Client, Federation, simulate
 from hetfl_core.engine import checkpoint
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.methods import FLIC, FedAvg, Local
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local
 from hetfl_core.networks import MLP, Augmented, Blocks, Model, Module, Network, PerClient, layers
 from hetfl_core.networks.identity import bare_source, described, source, written
 from hetfl_core.rng import stream
@@ -130,6 +130,23 @@ def test_clients_of_other_widths_have_modules_of_their_own_width(method):
         simulator = Simulator(RAGGED, Local(Model(phi)), device="cpu")
         widths = [{RAGGED[m].shapes for m in cohort.members} for cohort in simulator.cohorts]
         assert sorted(widths, key=str) == [{(4,)}, {(5,)}]
+
+
+OWN_NETWORKS = {
+    "module": nn.Sequential(nn.Linear(4, 6), nn.GELU()),
+    "function": Module(lambda shape: nn.Sequential(nn.Linear(shape[0], 6), nn.GELU())),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_NETWORKS)
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_method_takes_a_module(name, kind):
+    """Also one whose width is known of a client's inputs alone, as that of a function or of lazy layers."""
+    method = CATALOGUE[name]
+    brief = {"pretrain_epochs": 1} if getattr(method, "pretrain_epochs", 0) else {}
+    made = replace(method, model=replace(method.model, phi=OWN_NETWORKS[kind]), local_epochs=1, **brief)
+    run = simulate(EQUAL, made, rounds=1, device="cpu", progress=False, workers=1)
+    assert math.isfinite(run.final["accuracy"])
 
 
 def test_one_round_of_fedavg_is_that_of_plain_pytorch():

@@ -73,7 +73,7 @@ def reproduce(
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_book import experiments
-    from hetfl_core.engine.trainer import choose_device
+    from hetfl_core.engine.options import choose_device
 
     if name is None and not pending:
         raise ValueError("name one experiment, or give --pending")
@@ -203,7 +203,7 @@ def verify_records(
 ) -> None:
     """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
     from hetfl_book import experiments, ledger, verification
-    from hetfl_core.engine.trainer import choose_device
+    from hetfl_core.engine.options import choose_device
 
     limit, n_jobs = seconds(budget), _processes(jobs, choose_device(device).type)
     for name in experiment or ():

@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.deployment import agreement, sums, wire
 from hetfl_core.deployment.coordinator import (
     SUM,
@@ -68,6 +68,13 @@ def _named(methods: Methods) -> dict[str, Method]:
     return named
 
 
+KEYS = (
+    *("classes", "rounds", "participation", "seed", "dtype", "task", "evaluate-every", "secure", "clipping-range"),
+    *("measure", "clients", "patience", "folder", "agreed"),
+)
+"""Keys of a run config that are read here."""
+
+
 def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
 
@@ -78,7 +85,8 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     Parameters
     ----------
     config : mapping
-        The run config; keys that are none of these are passed over.
+        The run config; keys that are none of these, nor of what `server_app` reads, are your own and passed over,
+        unless one of those is meant by them.
 
     Returns
     -------
@@ -87,8 +95,11 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     Raises
     ------
     ValueError
-        For what `RunSettings` refuses, and a missing ``classes``.
+        For what `RunSettings` refuses, a missing ``classes``, and keys that are nearly one of these.
     """
+    for key in config:
+        if key not in KEYS and (near := keywords.nearest(key, KEYS)):
+            raise ValueError(f"the run config has a key {key!r} that nothing reads: did you mean {near!r}?")
     if "classes" not in config:
         raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
     dtype = checks.choice("dtype", config.get("dtype", "float32"), ("float32", "float64"))

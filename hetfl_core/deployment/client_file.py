@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.clients import altered
 from hetfl_core.deployment import agreement
 from hetfl_core.federation import Client
@@ -28,6 +28,7 @@ class TableError(ValueError):
     """A table that cannot be prepared: the message may show what stands in a row, so the server is told its kind."""
 
 
+@keywords.hinting(*keywords.named(pd.read_csv)[1:])
 def client_from_file(
     path: str | Path,
     name: str,
@@ -99,6 +100,10 @@ def client_from_file(
         raise FileNotFoundError(f"client {name!r}: there is no file {file}")
     if file.suffix not in (".csv", ".npz"):
         raise ValueError(f"client {name!r}: expected a .csv or .npz file, got {file.name!r}")
+    of_tables = {"ignore": ignore, "label": label != "label", **{name: True for name in options}}
+    if file.suffix != ".csv" and any(of_tables.values()):
+        told = next(name for name, given in of_tables.items() if given)
+        raise ValueError(f"{where}: {told} is of tables, .csv, and says nothing of arrays")
     if agreed is not None:
         checks.mapping("agreed", agreed)
     if prepare is None:

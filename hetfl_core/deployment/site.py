@@ -406,7 +406,11 @@ class Site:
         (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, [noise])
         found, labels = (t.numpy() for t in (self.metrics.decide(outputs), data.client(0, self.spec.shapes)[1]))
         usual = per_client([found], [labels], self.spec.task)
-        asked = scored(self.measures, shown([outputs], self.spec.task), [labels]) if self.measures else {}
+        asked = (
+            scored(self.measures, shown([outputs], self.spec.task), [labels], [self.spec.name], False)
+            if self.measures
+            else {}
+        )
         return {name: float(value[0]) for name, value in {**usual, **asked}.items()}
 
 

@@ -326,7 +326,8 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
     cost : Tensor, shape (..., P, Q)
         P, Q ≤ `LARGEST_PLAN`.
     a, b : Tensor, shape (..., P) and (..., Q)
-        What leaves each source and reaches each target (the plan's row and column sums), of equal sum, not negative.
+        What leaves each source and reaches each target, the plan's row and column sums: not negative, and of one sum,
+        whatever it is. Where the two sums differ by rounding, columns are scaled to the sum of `a`.
 
     Returns
     -------
@@ -337,8 +338,8 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
     Raises
     ------
     ValueError
-        If shapes do not match or exceed `LARGEST_PLAN`, a cost is not finite, weights are negative or all 0, or the
-        sums of `a` and `b` differ.
+        If shapes do not match or exceed `LARGEST_PLAN`, a cost is not finite, weights are negative, not finite or all
+        0, or the sums of `a` and `b` differ by more than a part of 1e-4.
     """
     check_shapes(cost=(cost, "PQ"), a=(a, "P"), b=(b, "Q"))
     P, Q = cost.shape[-2:]
@@ -347,15 +348,19 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
     for name, t in (("a", a), ("b", b)):
         require(t >= 0, f"{name} must not be negative (weights)")
         require(t.sum(-1) > 0, f"{name} must not be 0 everywhere (weights)")
+        require(t.sum(-1).isfinite(), f"{name} must have a finite sum (weights)")
     require((a.sum(-1) - b.sum(-1)).abs() <= 1e-4 * a.sum(-1), "a and b must have the same sum")
-    a, b = (t.double() / t.sum(-1, keepdim=True).clamp(min=torch.finfo(t.dtype).tiny) for t in (a.detach(), b.detach()))
+    a, b = a.detach(), b.detach()
+    total, other = (t.sum(-1, keepdim=True).clamp(min=torch.finfo(t.dtype).tiny).double() for t in (a, b))
+    a, b = a.double() / total, b.double() / other
     batch = torch.broadcast_shapes(cost.shape[:-2], a.shape[:-1], b.shape[:-1])
     sums = torch.cat((a.expand(*batch, P), b.expand(*batch, Q)), -1)
     plans = (_vertices(P, Q).to(cost.device) @ sums.unsqueeze(-2).unsqueeze(-1)).squeeze(-1)  # (..., V, P Q)
     price = (plans @ cost.detach().double().expand(*batch, P, Q).flatten(-2).unsqueeze(-1)).squeeze(-1)
     best = torch.where((plans > -1e-9).all(-1), price, float("inf")).argmin(-1)
     best = best.unsqueeze(-1).unsqueeze(-1).expand(*batch, 1, P * Q)
-    return plans.gather(-2, best).squeeze(-2).clamp(min=0).unflatten(-1, (P, Q)).to(cost.dtype)
+    plan = plans.gather(-2, best).squeeze(-2).clamp(min=0).unflatten(-1, (P, Q))
+    return (plan * total.unsqueeze(-1)).to(cost.dtype)
 
 
 @functools.cache

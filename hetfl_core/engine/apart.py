@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
+from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _simulate as simulate_these
 from hetfl_core.federation import Federation
@@ -13,6 +14,7 @@ from hetfl_core.methods.base import Method
 from hetfl_core.views import method_and_view, view_of
 
 
+@keywords.hinting(*RunOptions.names("validation", "checkpoint", "on_round"))
 def simulate_apart(
     federation: Federation | Callable[[int], Federation],
     method: Method | tuple[Method, Any],

@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
 from torch import Tensor
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.engine.evaluation import Measure, accuracy, balanced_accuracy, mse, r2
 from hetfl_core.federation import FederationWarning, Kind
 
@@ -35,11 +35,8 @@ Named = Literal[
 ]  # fmt: skip
 """Measures that have a name here."""
 
-Asked = Measure | Named | Function
-"""What ``measure`` of a run may list."""
-
 LOWER = ("_loss", "_error", "_deviance")
-"""Ends of the names of functions of which less is better, as scikit-learn names its own."""
+"""Ends of the names of scikit-learn's own functions of which less is better; of all its others more is."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +46,53 @@ class Score:
     Parameters
     ----------
     function : callable
-    greater_is_better : bool
-        Which end the worst client is at.
+    greater_is_better : bool, optional
+        Which end the worst client is at; None where nobody has said it.
     undefined : str
         Where it is NaN, for the warning that says so.
     """
 
     function: Function
-    greater_is_better: bool
+    greater_is_better: bool | None = None
     undefined: str = "the function gave NaN there"
+
+
+Asked = Measure | Named | Function | Score
+"""What ``measure`` of a run may list."""
+
+
+def scorer(function: Function, *, greater_is_better: bool) -> Score:
+    """A measure of your own that says whether more of it is better, as whatever chooses by it has to know.
+
+    Parameters
+    ----------
+    function : callable
+        ``f(y, p)``, of a client's labels, shape (n,), and class probabilities, shape (n, C), or of its targets and the
+        predicted numbers, both of shape (n,); it gives a number. Its name is that of the measure.
+    greater_is_better : bool
+        True where more is better, False where less is, as of an error.
+
+    Returns
+    -------
+    Score
+        As ``measure`` of `hetfl_core.simulate` and `hetfl_core.tune`, and ``metric`` of `hetfl_core.compare`, take it.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For what is no function with a name of its own, and where `greater_is_better` is neither True nor False.
+
+    Examples
+    --------
+    >>> def missed(y, p):
+    ...     return float(((y == 1) & (p[:, 1] < 0.5)).sum())
+    >>> scorer(missed, greater_is_better=False).greater_is_better
+    False
+    """
+    if not callable(function):
+        raise TypeError(f"function must be a function f(y, p), got {checks.shown(function)}")
+    _own(function, "function")
+    return Score(function, checks.flag("greater_is_better", greater_is_better))
 
 
 # --- of class probabilities -----------------------------------------------------------------------------------------
@@ -171,13 +206,22 @@ TAKEN = {*get_args(Measure), *get_args(Named), "client", "diverged", "n_test", "
 # --- of all clients -------------------------------------------------------------------------------------------------
 
 
-def check_measure(asked: Sequence[Any], task: Kind) -> tuple[list[Measure], dict[str, Score]]:
+def is_own(asked: Any) -> bool:
+    """Whether somebody's own measure is asked for, and not one by its name."""
+    return isinstance(asked, Score) or callable(asked)
+
+
+def check_measure(
+    asked: Sequence[Any], task: Kind, argument: str = "measure"
+) -> tuple[list[Measure], dict[str, Score]]:
     """What `simulate` is to look at beside the usual, in one order and each once, and the measures by name.
 
     Parameters
     ----------
-    asked : sequence of str or callable
+    asked : sequence of str, callable or Score
     task : {"classification", "regression"}
+    argument : str
+        What it was given as, for errors.
 
     Returns
     -------
@@ -190,22 +234,70 @@ def check_measure(asked: Sequence[Any], task: Kind) -> tuple[list[Measure], dict
         For a name that is none, a measure of another kind of task, and a function without a name of its own.
     """
     scores: dict[str, Score] = {}
-    for each in (given := checks.sequence("measure", asked)):
-        if callable(each):
-            scores |= _own(each)
-        elif checks.choice("measure", each, (*get_args(Measure), *MEASURES[task])) in MEASURES[task]:
+    for each in (given := checks.sequence(argument, asked)):
+        if is_own(each):
+            scores |= _own(each, argument)
+        elif checks.choice(argument, each, (*get_args(Measure), *MEASURES[task])) in MEASURES[task]:
             scores[each] = MEASURES[task][each]
     return [name for name in get_args(Measure) if name in given], scores
 
 
-def _own(function: Any) -> dict[str, Score]:
-    """A user's own function under its name, which says by its end whether less is better."""
+def _own(asked: Any, argument: str) -> dict[str, Score]:
+    """A user's own function under its name; scikit-learn's own say by their names whether less is better."""
+    score = asked if isinstance(asked, Score) else Score(asked)
+    function = score.function
+    if hasattr(function, "_score_func"):  # what make_scorer and get_scorer give
+        raise ValueError(
+            f"{argument}: {checks.shown(function)} scores an estimator on its inputs, but a measure is formed of "
+            f"labels y, shape (n,), and class probabilities p, shape (n, C): hand over {_by_name(function._score_func)}"
+            "a function f(y, p) in hetfl_core.scorer(f, greater_is_better=…)"
+        )
     name = str(getattr(function, "__name__", ""))
     if not name.isidentifier():
-        raise ValueError(f"measure: a function of your own needs a name, by def, got {checks.shown(function)}")
+        raise ValueError(f"{argument}: a function of your own needs a name, by def, got {checks.shown(function)}")
     if name in TAKEN:
-        raise ValueError(f"measure: a function of your own must not be called {name!r}, which a run has already")
-    return {name: Score(function, not name.endswith(LOWER))}
+        raise ValueError(
+            f"{argument}: a function of your own must not be called {name!r}, which a run has already{_ours(function)}"
+        )
+    if score.greater_is_better is None and _is_sklearns(function):
+        score = replace(score, greater_is_better=not name.endswith(LOWER))
+    return {name: score}
+
+
+def _is_sklearns(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("sklearn.metrics.")
+
+
+def _by_name(function: Any) -> str:
+    """The name of the measure here that a function of scikit-learn stands for, as part of a sentence."""
+    known = [*MEASURES["classification"], *MEASURES["regression"]]
+    near = keywords.nearest(getattr(function, "__name__", ""), known) if _is_sklearns(function) else None
+    return "" if near is None else f"{near!r}, which is that measure here, or "
+
+
+def _ours(function: Any) -> str:
+    """What ends an error for a function of scikit-learn that has a name here."""
+    found = _by_name(function)
+    return f": take {found.split(',')[0]}, by its name" if found else ""
+
+
+def direction(name: str, score: Score, argument: str = "measure") -> bool:
+    """Whether more of a measure is better; refused where nobody has said it.
+
+    Parameters
+    ----------
+    name : str
+    score : Score
+    argument : str
+        What it was given as, for the error.
+    """
+    if score.greater_is_better is None:
+        raise ValueError(
+            f"{argument}: {name} does not say whether more of it is better, so that nothing can be chosen by it: "
+            f"hand over hetfl_core.scorer({name}, greater_is_better=False) where less is, and greater_is_better=True "
+            "where more is"
+        )
+    return score.greater_is_better
 
 
 def told(outputs: Sequence[Tensor], task: Kind) -> list[np.ndarray]:
@@ -215,7 +307,11 @@ def told(outputs: Sequence[Tensor], task: Kind) -> list[np.ndarray]:
 
 
 def scored(
-    scores: Mapping[str, Score], told: Sequence[np.ndarray], labels: Sequence[np.ndarray], names: Sequence[str] = ()
+    scores: Mapping[str, Score],
+    told: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    names: Sequence[str],
+    say: bool = True,
 ) -> dict[str, np.ndarray]:
     """The measures of each client.
 
@@ -226,26 +322,49 @@ def scored(
         What measures are given (`told`).
     labels : sequence of ndarray, shapes (n_i,)
     names : sequence of str
-        Of the clients, where a warning is to name those on which a measure is not defined.
+        Of the clients.
+    say : bool
+        Warn of those on which a measure is not defined.
 
     Returns
     -------
     dict of str to ndarray, shapes (n_clients,)
         NaN for a client without samples, with an output that is not finite, or where a measure is not defined.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a function that raises something, naming it, the client, and what it was given; and one that gives no
+        number.
     """
     found = {name: np.full(len(labels), np.nan) for name in scores}
     known = [len(y) > 0 and bool(np.isfinite(p).all()) for p, y in zip(told, labels, strict=True)]
     for client in [i for i, sound in enumerate(known) if sound]:
         for name, score in scores.items():
-            found[name][client] = _number(name, score.function(labels[client], told[client]))
+            found[name][client] = _formed(name, score, labels[client], told[client], names[client])
     gaps = [_undefined(name, score, names, np.array(known) & np.isnan(found[name])) for name, score in scores.items()]
-    if said := "; ".join(filter(None, gaps)):
+    if say and (said := "; ".join(filter(None, gaps))):
         warnings.warn(
             f"{said}: NaN there, and left out of means over clients",
             FederationWarning,
             stacklevel=1 + checks.own_calls(),
         )
     return found
+
+
+def _formed(name: str, score: Score, y: np.ndarray, p: np.ndarray, client: str) -> float:
+    """A measure of one client, whose function may raise anything."""
+    try:
+        value = score.function(y, p)
+    except Exception as error:
+        what = "labels y" if p.ndim == 2 else "targets y", "class probabilities p" if p.ndim == 2 else "numbers p"
+        given = f"{what[0]}, shape {y.shape}, and {what[1]}, shape {p.shape}"
+        told = " ".join(str(error).split())
+        raise ValueError(
+            f"client {client!r}: {name}(y, p) was given {given}, and raised {type(error).__name__}: {told}"
+            f"{_ours(score.function)}"
+        ) from error
+    return _number(name, value)
 
 
 def _undefined(name: str, score: Score, names: Sequence[str], gaps: np.ndarray) -> str:
@@ -275,13 +394,13 @@ def spread(each: Mapping[str, np.ndarray], scores: Mapping[str, Score], lost: np
     Returns
     -------
     dict of str to float
-        ``<name>``, ``<name>_sd`` and ``<name>_worst``.
+        ``<name>``, ``<name>_sd`` and, where it is known whether more is better, ``<name>_worst``.
     """
     summary = {}
     for name, values in each.items():
         found = values[lost | ~np.isnan(values)]
-        worst = (np.min if scores[name].greater_is_better else np.max)(found) if len(found) else math.nan
         summary[name] = float(found.mean()) if len(found) else math.nan
         summary[f"{name}_sd"] = float(found.std(ddof=1)) if len(found) > 1 else math.nan
-        summary[f"{name}_worst"] = float(worst)
+        if (greater := scores[name].greater_is_better) is not None:
+            summary[f"{name}_worst"] = float((np.min if greater else np.max)(found)) if len(found) else math.nan
     return summary

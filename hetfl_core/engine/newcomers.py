@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import Engine
-from hetfl_core.engine.options import check_options, cpu_threads, warn_of_threads
+from hetfl_core.engine.options import RunOptions, cpu_threads, warn_of_threads
 from hetfl_core.engine.pool import Pool
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _postfix, _report, _row, _start
@@ -24,6 +24,7 @@ from hetfl_core.engine.trainer import keeping
 from hetfl_core.federation import Client, Federation, in_one_order
 
 
+@keywords.hinting()
 def adapt(
     run: Run | Trained,
     clients: Client | Iterable[Client],
@@ -76,9 +77,10 @@ def adapt(
     checks.instance("run", run, Run, Trained)
     known = run if isinstance(run, Trained) else run.trained()
     seed = run.settings["seed"] if seed is None else seed
-    check_options(seed, threads, progress, rounds=rounds)
-    options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size}
-    simulator = _newcomers(known, clients, workers=workers, threads=threads, **options)
+    checks.seed(seed)
+    options: dict[str, Any] = {"engine": engine, "device": device, "stack_size": stack_size, "workers": workers}
+    RunOptions(rounds=rounds, progress=progress, threads=threads, **options)
+    simulator = _newcomers(known, clients, seed=seed, threads=threads, **options)
     if threads > 1:
         warn_of_threads(threads, simulator.operations(), simulator.device)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]

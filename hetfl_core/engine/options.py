@@ -1,16 +1,26 @@
-"""What a run may be told: checks of the arguments of `simulate` and its like, and the threads of an operation."""
+"""What a run may be told: the options of `simulate`, their limits, and the threads of an operation.
+
+Whatever runs something on a federation (`compare`, `tune`, baselines …) takes them as ``**options``, refuses other
+names by `hetfl_core.keywords.hinting`, and other values by making `RunOptions`, before anything is computed.
+"""
 
 from __future__ import annotations
 
+import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
 
 import torch
 
 from hetfl_core import checks
 from hetfl_core.engine import layout
+from hetfl_core.engine.last_step import LastStep
+from hetfl_core.engine.layout import Engine
+from hetfl_core.engine.measures import Asked, check_measure
 from hetfl_core.engine.sides import check_participation
 from hetfl_core.federation import Federation, Spec, blocks
 from hetfl_core.methods.base import Method
@@ -21,18 +31,106 @@ Seeded = tuple[int, Federation, Federation | None]
 """A seed, the data of its run, and, where they are to be looked at as well, those with its validation samples."""
 
 
-def check_options(
-    seed: int, threads: int, progress: bool, on_round: object = None, checkpoint: object = None, **numbers: int
-) -> None:
-    """Check how `simulate` and `adapt` are told to run; `numbers` are whole ones of at least 1."""
-    checks.ints(1, **numbers)
-    checks.seed(seed)
-    checks.threads("threads", threads)
-    checks.flag("progress", progress)
-    if on_round is not None and not callable(on_round):
-        raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
-    if checkpoint is not None:
-        checks.path("checkpoint", checkpoint)
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run may be told beside its data, its method and its seed: each option, its default and its limits.
+
+    Parameters
+    ----------
+    rounds, participation, evaluate_every, measure, last_step, validation
+        What is run and looked at, as for `simulate`.
+    engine, device, dtype, stack_size, workers, threads
+        What computes it.
+    checkpoint, progress, on_round
+        What is written, shown and called meanwhile.
+    secrets
+        By which clients draw the noise that hides them.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the option.
+    """
+
+    rounds: int = 50
+    participation: float = 1.0
+    engine: Engine = "auto"
+    device: str | torch.device = "auto"
+    dtype: torch.dtype = torch.float32
+    checkpoint: str | Path | None = None
+    progress: bool = True
+    evaluate_every: int | Sequence[int] = 1
+    measure: Sequence[Asked] = ()
+    last_step: LastStep = "shared"
+    validation: Federation | None = None
+    stack_size: int | None = None
+    workers: int | None = None
+    threads: int = 1
+    on_round: Callable[..., Any] | None = None
+    secrets: Mapping[str, bytes] | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("rounds", self.rounds, 1)
+        checks.fraction("participation", self.participation)
+        checks.choice("engine", self.engine, get_args(Engine))
+        choose_device(self.device)
+        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {self.dtype!r}")
+        if self.checkpoint is not None:
+            checks.path("checkpoint", self.checkpoint)
+        checks.flag("progress", self.progress)
+        check_schedule(self.evaluate_every, self.rounds)
+        checks.sequence("measure", self.measure)
+        checks.choice("last_step", self.last_step, get_args(LastStep))
+        if self.validation is not None:
+            checks.instance("validation", self.validation, Federation)
+        if self.stack_size is not None:
+            checks.integer("stack_size", self.stack_size, 1)
+        if self.workers is not None:
+            checks.threads("workers", self.workers)
+        checks.threads("threads", self.threads)
+        if self.on_round is not None and not callable(self.on_round):
+            raise TypeError(f"on_round must be callable, got {checks.shown(self.on_round)}")
+
+    @classmethod
+    def names(cls, *but: str) -> list[str]:
+        """The names of all options but these."""
+        return [f.name for f in fields(cls) if f.name not in but]
+
+    def check(self, federation: Federation) -> None:
+        """Refuse options that do not go with the data of a run.
+
+        Parameters
+        ----------
+        federation : Federation
+
+        Raises
+        ------
+        ValueError, TypeError
+            For a participation that selects no client, measures that are none of the task, and a `validation` whose
+            clients are not those of the federation.
+        """
+        checks.instance("federation", federation, Federation)
+        check_participation(self.participation, len(federation))
+        check_measure(self.measure, federation.task)
+        check_secrets(self.secrets or {}, [client.name for client in federation])
+        if self.validation is not None:
+            _check_validation(self.validation, federation)
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """``"auto"`` is CUDA where there is one, else the CPU; any other is tried, and refused where it cannot compute."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen, dtype=torch.float32).item()
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: PyTorch was built without CUDA
+        raise ValueError(
+            "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
+            f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
+        ) from error
+    return chosen
 
 
 def with_networks(method: Method, specs: Sequence[Spec]) -> Method:
@@ -86,16 +184,12 @@ def check_secrets(secrets: Mapping[str, bytes], names: Sequence[str]) -> None:
             raise ValueError(f"secrets[{name!r}] must be bytes, at least {SECRET_BYTES} of them; got others")
 
 
-def check_runs(data: Sequence[Seeded], method: Method, participation: float, dtype: torch.dtype) -> None:
+def check_runs(data: Sequence[Seeded], method: Method, options: RunOptions) -> None:
     """Check what runs of one method are made of, which differ in no more than their seeds and data."""
     checks.instance("method", method, Method, such_as="FLIC()")
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
-    for _, federation, validation in data:
-        checks.instance("federation", federation, Federation)
-        check_participation(participation, len(federation))
-        if validation is not None:
-            _check_validation(validation, federation)
+    for seed, federation, validation in data:
+        checks.seed(seed)
+        replace(options, validation=validation).check(federation)
     for name in ("task", "n_classes"):
         found = {seed: getattr(federation, name) for seed, federation, _ in data}
         if len(set(found.values())) > 1:
@@ -104,7 +198,6 @@ def check_runs(data: Sequence[Seeded], method: Method, participation: float, dty
 
 def _check_validation(validation: Federation, federation: Federation) -> None:
     """Refuse validation samples of other clients, or of clients with other training samples."""
-    checks.instance("validation", validation, Federation)
     names, expected = [client.name for client in validation], [client.name for client in federation]
     if names != expected or validation.task != federation.task:
         raise ValueError(

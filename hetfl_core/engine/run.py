@@ -13,7 +13,7 @@ import torch
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.last_step import after
-from hetfl_core.engine.measures import MEASURES, Function, Named, check_measure, scored, told
+from hetfl_core.engine.measures import MEASURES, Function, Named, Score, check_measure, scored, told
 from hetfl_core.engine.prediction import prediction_noise
 from hetfl_core.engine.trained import Trained
 from hetfl_core.federation import Federation, Kind, blocks, map_blocks
@@ -51,7 +51,8 @@ class Run:
           samples: what clients can at best reach if they never name another class.
         - ``diverged``, the number of clients whose training diverged, where there are any.
         - What `simulate` was asked to ``measure``: ``auc``, its mean over clients, ``auc_sd``, their standard
-          deviation, and ``auc_worst``, the worst client's; likewise for the others.
+          deviation, and ``auc_worst``, the worst client's; likewise for the others, but that a bare function, which
+          does not say whether more of it is better (`hetfl_core.scorer`), has no worst client.
         - ``bytes_up``, ``bytes_down`` and ``seconds``, totals of the run.
     per_client : pandas.DataFrame
         One row per client: ``client``, ``n_train``, ``n_test``, and its test metrics at the end, ``accuracy`` and
@@ -160,13 +161,14 @@ class Run:
         logits = {name: torch.as_tensor(outputs) for name, outputs in self.predict(split).items()}
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
-    def scores(self, *measure: Named | Function, split: Literal["train", "test"] = "test") -> pd.DataFrame:
+    def scores(self, *measure: Named | Function | Score, split: Literal["train", "test"] = "test") -> pd.DataFrame:
         """Measures of each client's samples when the run is over.
 
         Parameters
         ----------
         *measure : str or callable
-            As `simulate` takes them: ``"auc"``, ``"log_loss"`` …, or a function ``f(y, p)`` of your own.
+            As `simulate` takes them: ``"auc"``, ``"log_loss"`` …, or a function ``f(y, p)`` of your own, bare or in
+            `hetfl_core.scorer`.
         split : {"train", "test"}
             Which of its samples.
 
@@ -187,7 +189,7 @@ class Run:
             raise ValueError(f"measure must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
         outputs, labels = [torch.from_numpy(each) for each in self.predict(split).values()], self.labels(split)
         table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
-        return table.assign(**scored(scores, told(outputs, task), list(labels.values())))
+        return table.assign(**scored(scores, told(outputs, task), [*labels.values()], [*labels], False))
 
     def trained(self) -> Trained:
         """The models without the data: they predict for new rows, and can be saved.

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.checkpoint import State
@@ -25,7 +25,7 @@ from hetfl_core.engine.evaluation import Measure, Metrics, Samples
 from hetfl_core.engine.last_step import LastStep, after, fit
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.measures import MEASURES, Asked, check_measure, spread
-from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads, warn_of_threads
+from hetfl_core.engine.options import RunOptions, Seeded, check_runs, check_schedule, cpu_threads, warn_of_threads
 from hetfl_core.engine.pool import Pool
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.engine.sides import participants
@@ -38,6 +38,7 @@ from hetfl_core.networks import Params
 from hetfl_core.networks.identity import described
 
 
+@keywords.hinting()
 def simulate(
     federation: Federation,
     method: Method,
@@ -96,9 +97,10 @@ def simulate(
         `hetfl_core.engine.measures` defines them; and functions of your own, ``f(y, p)``, of labels, shape (n,), and
         class probabilities, shape (n, C), or of targets and predicted numbers. Such a column is the mean over clients;
         `Run.final` also has their standard deviation, ``auc_sd``, and the worst client's, ``auc_worst``: the smallest,
-        or the largest of an error, and of a function whose name ends in ``_loss``, ``_error`` or ``_deviance``. A
-        client where a measure is not defined, as ``"auc"`` with samples of one class, has NaN and is left out; a
-        FederationWarning names it. Beside these:
+        or the largest where less is better. Of a function of your own that is to be said, by
+        ``hetfl_core.scorer(f, greater_is_better=False)``; a bare one has no worst client. A client where a measure is
+        not defined, as ``"auc"`` with samples of one class, has NaN and is left out; a FederationWarning names it.
+        Beside these:
 
         - ``own_accuracy``: the mean over the participants of their models as they leave local training, before
           the server averages anything. It costs one forward pass of the participants' test samples.
@@ -202,6 +204,7 @@ def simulate(
     return run
 
 
+@keywords.hinting(*RunOptions.names("validation", "on_round"))
 def simulate_seeds(
     federation: Federation | Callable[[int], Federation],
     method: Method,
@@ -269,11 +272,12 @@ def _simulate(
     **options: Any,
 ) -> list[Run]:
     """Simulate the runs of all seeds in step."""
-    check_options(data[0][0], threads, progress, on_round, checkpoint, rounds=rounds)
-    check_runs(data, method, participation, dtype)
+    told: dict[str, Any] = {"rounds": rounds, "participation": participation, "dtype": dtype, "checkpoint": checkpoint}
+    told |= {"progress": progress, "evaluate_every": evaluate_every, "measure": measure, "last_step": last_step}
+    told |= {"secrets": secrets}
+    check_runs(data, method, RunOptions(**told, **options, threads=threads, on_round=on_round))
     participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
     beside, scores = check_measure(measure, data[0][1].task)
-    checks.choice("last_step", last_step, get_args(LastStep))
     functions = {name: described(s.function) for name, s in scores.items() if name not in MEASURES[data[0][1].task]}
     options |= {"dtype": dtype, "threads": threads, "secrets": secrets}
     simulators, settings = [], list[dict[str, Any]]()

@@ -141,9 +141,9 @@ class Simulator(Trainer):
         predicted = self.decided(outputs)
         if not self.scores:
             return predicted, {}
-        names = [spec.name for spec in self.specs] if say else []
+        names = [spec.name for spec in self.specs]
         told = measures.told(outputs, self.federation.task)
-        return predicted, measures.scored(self.scores, told, self.labels("test"), names)
+        return predicted, measures.scored(self.scores, told, self.labels("test"), names, say)
 
     def diverged(self, predicted: Iterable[Samples]) -> list[int]:
         """Indices of clients whose predictions in some split are not all numbers.

@@ -284,7 +284,8 @@ class Predictor:
         rows : DataFrame, or array_like, or dict of str to such
             A table with the columns that the model was trained with, in any order; others do not matter. Where features
             have no names, arrays of the shape of the training inputs; with named blocks a dict, or one table with the
-            columns of all blocks.
+            columns of all blocks. No array stands for a table, for it does not say which of its columns is which, and
+            a federation may have brought them into another order than a client has them in.
 
         Returns
         -------
@@ -296,7 +297,8 @@ class Predictor:
         ------
         ValueError
             Naming whose model it is, and the column: for one that is missing, holds no numbers or has gaps, where no
-            preparation takes care of these; for arrays of another shape; for a model that diverged.
+            preparation takes care of these; for arrays of another shape, or where features have names; for a model that
+            diverged.
         """
         outputs, index = self._said(rows)
         if self.spec.task == "regression":
@@ -355,7 +357,13 @@ class Predictor:
 
     def _input(self, rows: Any, names: Sequence[str] | None, shape: tuple[int, ...], where: str) -> Tensor:
         """Rows as a tensor, their columns in the order of the features."""
-        if isinstance(rows, pd.DataFrame) and names is not None:
+        if names is not None:
+            if not isinstance(rows, pd.DataFrame):
+                raise ValueError(
+                    f"{self.who}: rows{where} must be a table (pandas.DataFrame) with the columns "
+                    f"{checks.shown([*names])}, in any order, got {checks.shown(rows)} of type {type(rows).__name__}, "
+                    "which does not say which of its columns is which: pd.DataFrame(rows, columns=[…]) names them"
+                )
             rows = numbers_by_name(rows, names, self.who + where)
         array = checks.array("rows", rows.cpu() if isinstance(rows, Tensor) else rows)
         if array.dtype.kind not in "biuf" or array.shape[1:] != tuple(shape) or not np.isfinite(array).all():

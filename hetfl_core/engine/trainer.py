@@ -6,19 +6,17 @@ Runs of one method that differ in their seeds go on in step: what they train at 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
 import torch
 
-from hetfl_core import checks
 from hetfl_core.engine import layout, sides, stacks, training
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
-from hetfl_core.engine.options import check_secrets, with_networks
+from hetfl_core.engine.options import RunOptions, check_secrets, choose_device, with_networks
 from hetfl_core.engine.pool import HERE
 from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
@@ -29,24 +27,10 @@ from hetfl_core.methods.base import Method, Role, Stage
 from hetfl_core.networks import Params
 from hetfl_core.networks.layers import one_of_each
 from hetfl_core.networks.module import try_out
+from hetfl_core.settings import Hinting
 
 
-def choose_device(device: str | torch.device) -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU; any other is tried, and refused where it cannot compute."""
-    if str(device) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.zeros(1, device=chosen, dtype=torch.float32).item()
-    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: PyTorch was built without CUDA
-        raise ValueError(
-            "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
-            f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
-        ) from error
-    return chosen
-
-
-class Trainer:
+class Trainer(Hinting):
     """A federation, a method and an engine: what clients and server hold, local training, rounds.
 
     Parameters
@@ -72,11 +56,7 @@ class Trainer:
         threads: int = 1,
         secrets: Mapping[str, bytes] | None = None,
     ) -> None:
-        checks.choice("engine", engine, get_args(Engine))
-        if stack_size is not None:
-            checks.integer("stack_size", stack_size, 1)
-        if workers is not None:
-            checks.threads("workers", workers)
+        RunOptions(engine=engine, device=device, dtype=dtype, stack_size=stack_size, workers=workers, threads=threads)
         self.federation = federation.to(dtype)
         self.seed, self.engine = seed, engine
         self.device, self.dtype = choose_device(device), dtype

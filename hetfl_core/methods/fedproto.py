@@ -51,9 +51,9 @@ class FedProto(Method):
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
         """The server's first tensors: no mean of any class is known."""
-        C = specs[0].n_classes
+        C, k = specs[0].n_classes, self.model.of(specs[0]).latent
         return {
-            "mean": torch.zeros(C, self.model.latent, dtype=torch.float32),
+            "mean": torch.zeros(C, k, dtype=torch.float32),
             "known": torch.zeros(C, dtype=torch.float32),
         }
 

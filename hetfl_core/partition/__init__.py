@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hetfl_core import checks
+from hetfl_core import checks, keywords
 from hetfl_core.partition._checks import (
     Indices,
     Parts,
@@ -325,6 +325,6 @@ def gathered(partition: P, changes: Mapping[str, Any], kind: type[P]) -> P:
     if unknown := [name for name in changes if name not in known]:
         raise TypeError(
             f"got an unexpected keyword argument {unknown[0]!r}; expected a field of {kind.__name__}: "
-            + ", ".join(known)
+            f"{', '.join(known)}{keywords.meant(unknown[0], known)}"
         )
     return replace(partition, **changes)  # type: ignore[type-var]
