@@ -6,13 +6,14 @@ What is known is measured, too: `truth` trains every way on all rows of the site
 The seeds below were fixed before the rule that gives the advice was written. `TUNING` ones may be looked at while it is
 changed, `FRESH` ones only to say how good it is:
 
-    python tests/advice.py fresh --out data/advice.csv
+    python tests/advice.py fresh data/advice.csv
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,20 +148,25 @@ def truth(make: Callable[..., Sites], seed: int, fresh: int = 2000) -> float:
     return max(scores[False]) - max(scores[True])
 
 
-def table(which: str) -> pd.DataFrame:
-    """A row for each federation: its kind, its seed, the gain that is true, and the verdict."""
+def table(which: str, path: Path, kinds: tuple[str, ...] = ()) -> pd.DataFrame:
+    """A row for each federation: its kind, its seed, the gain that is true, the one that was measured, the verdict.
+
+    Rows that the file has are kept; each new one is written as it comes.
+    """
     seeds, gaining_seeds = (FRESH, GAINING_FRESH) if which == "fresh" else (TUNING, GAINING_TUNING)
     cases = [(make, seed) for make in NOTHING for seed in seeds] + [(gaining, seed) for seed in gaining_seeds]
-    found = []
+    made = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["kind", "seed"])
+    known = set(zip(made["kind"], made["seed"], strict=True))
     for make, seed in cases:
-        judged = advised(make(seed))
-        found.append({"kind": make.__name__, "seed": seed, "truth": truth(make, seed), "verdict": judged.verdict})
-        print(found[-1], flush=True)
-    return pd.DataFrame(found)
+        if (make.__name__, seed) in known or (kinds and make.__name__ not in kinds):
+            continue
+        with warnings.catch_warnings(action="ignore"):
+            judged, true = advised(make(seed)), truth(make, seed)
+        row = {"kind": make.__name__, "seed": seed, "truth": true, "gain": judged.gain.mean, "verdict": judged.verdict}
+        made = pd.concat([made, pd.DataFrame([row])], ignore_index=True)
+        made.to_csv(path, index=False, float_format="%.3f")
+    return made
 
 
 if __name__ == "__main__":
-    made = table(sys.argv[1])
-    if "--out" in sys.argv:
-        made.to_csv(sys.argv[sys.argv.index("--out") + 1], index=False, float_format="%.3f")
-    print(made.groupby("kind").verdict.value_counts())
+    print(table(sys.argv[1], Path(sys.argv[2]), tuple(sys.argv[3:])).groupby("kind").verdict.value_counts())
