@@ -37,7 +37,9 @@ def compare_(
     ] = "auc",
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="Of boosting, network, common, zeros, fusion, hyfem, and methods of `hetfl list`."),
+        typer.Option(
+            help="Of common, zeros, fusion, hyfem, and methods of `hetfl list`; ways to stay alone are compared anyway."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Times that the rows are split anew into training and test rows.")] = 10,
     rounds: Annotated[int, typer.Option(help="Communication rounds of each training.")] = 10,
@@ -54,7 +56,7 @@ def compare_(
     encoding: Encoding = "UTF-8",
     jobs: Annotated[int | None, typer.Option(help="Processes; by default all cores where it takes long.")] = None,
 ) -> None:
-    """Is it worth learning together? Ways to learn from the tables of several sites, against each site alone."""
+    """Is it worth learning together? Ways to learn from several sites' tables, against the best way to stay alone."""
     if report is not None:
         check_file(report)
     from hetfl_core.files import write_atomically
