@@ -23,6 +23,7 @@ from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, comp
 from hetfl_core.clients import FederationWarning
 from hetfl_core.datasets import heart
 from hetfl_core.deployment import agreement
+from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.reporting import judging, page, training, trials
 from hetfl_core.reporting.trials import Tables, Trials
 from hetfl_core.reporting.ways import WAYS, Logistic, Way, ways_of
@@ -420,20 +421,50 @@ def test_a_method_by_its_name_on_the_view_that_it_can_take(ran):
     found, lost = ways_of(["FedRep", "hyfem", "fedavg"], ran.first)
     assert [(way.key, way.view) for way in found] == [
         ("logistic", "own"),
+        ("FedRep alone", "zeros"),
         ("FedRep", "zeros"),
         ("hyfem", "blocks"),
+        ("FedAvg alone", "zeros"),
         ("FedAvg", "zeros"),
     ]
     assert lost == {}
     found, lost = ways_of(["LASER-VFL", "late fusion"], ran.first)
     assert [(way.key, way.view) for way in found] == [
         ("logistic", "own"),
+        ("LASER-VFL alone", "zeros"),
         ("LASER-VFL", "zeros"),
+        ("late fusion alone", "zeros"),
         ("late fusion", "zeros"),
     ]
     assert lost == {}, "by the network that it has"
     with pytest.raises(ValueError, match="no method is called 'fusoin'; did you mean fusion"):
         ways_of(["fusoin"], ran.first)
+
+
+def test_a_method_has_to_beat_itself_with_nothing_exchanged(tmp_path):
+    """Its network and its training may be all that it gains by: each site is then as good with them alone."""
+    runs = trials.run_all(tables(tmp_path), ["FedAvg", "Local"], seeds=3, rounds=1, n_jobs=1, progress=False)
+    assert [(way.key, way.alone) for way in runs.ways] == [
+        *((key, True) for key in ("logistic", "boosting", "network", "FedAvg alone")),
+        ("FedAvg", False),
+        ("Local", True),
+    ]
+    assert runs.sent["FedAvg alone"] == (dict.fromkeys(NAMES, 0), 0)
+    way = runs.ways[3]
+    for seed in range(3):
+        seen, method, _ = way.made_for(tables(tmp_path).federation(seed, 0.3))
+        (sites,) = simulate_apart(seen, method, seeds=[seed], rounds=1, measure=["auc"], progress=False).values()
+        mine = runs.figures.query("way == 'FedAvg alone' and seed == @seed").set_index("client")["auc"]
+        assert mine.to_dict() == pytest.approx({who: one.per_client["auc"].item() for who, one in sites.items()})
+    assert {*runs.inner["way"]} == {"logistic", "boosting", "network", "FedAvg alone", "Local"}
+    found = judging.judge(runs)
+    assert sum(found.chosen.values()) == 6
+    found = replace(found, verdict="other", best=way)
+    found.over_base[way.key] = judging.Gain(3.0, 1.0, 5.0, 0.01)
+    shown = Page(page.render(runs, found, READ, ["all.csv"], [])).text
+    assert "Stay alone, and use FedAvg, nothing exchanged." in shown
+    assert "hetfl train all.csv --method logistic --save model" in shown
+    assert "each site trains from its own file alone, by --method FedAvg" in shown
 
 
 def test_sites_without_a_common_column_leave_a_way_out():

@@ -207,6 +207,7 @@ def render(
         files=files,
         arguments=arguments,
         recommended=recommended,
+        apart=next(way.apart for way in trials.ways if way.key == recommended),
         few=FEW,
         hurried=hurried(trials),
         chance=round(100 * LEVEL),

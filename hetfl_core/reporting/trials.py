@@ -14,6 +14,7 @@ import pandas as pd
 from hetfl_core import checks
 from hetfl_core.clients import FederationWarning
 from hetfl_core.comparing import Study, most, runs_of
+from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.run import Run
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -256,12 +257,17 @@ class _Study(Study):
 
     def piece(self, seeds: Sequence[int], key: Key) -> dict[int, Piece]:
         """The figures of the runs of one way with these seeds."""
-        told = {"rounds": self.rounds, "evaluate_every": self.rounds, "workers": 1, "progress": False}
+        told: dict[str, Any] = {"rounds": self.rounds, "evaluate_every": self.rounds, "workers": 1, "progress": False}
+        way = self.ways[key.way]
         runs: dict[int, Run] = {}
         with catch_warnings(action="ignore", category=FederationWarning):  # the report says what is not defined
             data = {seed: self.data(seed).inner if key.inner else self.data(seed).whole for seed in seeds}
-            made = {seed: self.ways[key.way].made_for(one) for seed, one in data.items()}
+            made = {seed: way.made_for(one) for seed, one in data.items()}
             _, method, options = made[seeds[0]]
+            if way.apart:
+                each = {seed: seen for seed, (seen, _, _) in made.items()}
+                apart = simulate_apart(each.__getitem__, method, seeds=[*seeds], measure=self.wanted, **told)
+                return {seed: self._apart([*sites.values()], key.way, seed) for seed, sites in apart.items()}
             alike = all(other == method for _, other, _ in made.values())
             for some in [seeds] if alike else [[seed] for seed in seeds]:
                 seen = {seed: made[seed][0] for seed in some}
@@ -269,8 +275,16 @@ class _Study(Study):
         return {seed: self._piece(run, key.way, seed) for seed, run in runs.items()}
 
     def _piece(self, run: Run, key: str, seed: int) -> Piece:
-        figures = run.per_client[["client", "n_train", "n_test", *self.wanted]].assign(way=key, seed=seed)
-        return Piece(figures, _sent(run, self.rounds), int(run.final["bytes_up"]))
+        return Piece(self._figures(run, key, seed), _sent(run, self.rounds), int(run.final["bytes_up"]))
+
+    def _apart(self, runs: Sequence[Run], key: str, seed: int) -> Piece:
+        """Of runs of single sites, which send nothing to anybody."""
+        names = [client.name for run in runs for client in run.federation]
+        figures = pd.concat([self._figures(run, key, seed) for run in runs], ignore_index=True)
+        return Piece(figures, dict.fromkeys(names, 0), 0)
+
+    def _figures(self, run: Run, key: str, seed: int) -> pd.DataFrame:
+        return run.per_client[["client", "n_train", "n_test", *self.wanted]].assign(way=key, seed=seed)
 
 
 def _sent(run: Run, rounds: int) -> dict[str, int] | None:

@@ -82,12 +82,15 @@ class Way:
         How it sees the tables; see `hetfl_core.views.VIEWS`.
     text : str
         What it does, in a sentence; of `WAYS` the template of the page says that.
+    apart : str
+        The method that each site runs by itself, with nothing exchanged; empty where that is not so.
     """
 
     key: str
     label: str
     view: str = "own"
     text: str = ""
+    apart: str = ""
 
     @property
     def short(self) -> str:
@@ -97,7 +100,7 @@ class Way:
     @property
     def alone(self) -> bool:
         """Whether nothing leaves a site."""
-        return self.key in ALONE
+        return self.key in ALONE or bool(self.apart) or isinstance(CATALOGUE.get(self.key), Local)
 
     def made_for(self, federation: Federation) -> tuple[Federation, Any, dict[str, Any]]:
         """What it sees of a federation, its method, and options of `simulate`.
@@ -110,7 +113,7 @@ class Way:
         seen, small = view_of(federation, self.view), MLP((16,), 8)
         if self.key in ("logistic", "boosting"):
             return seen, {"logistic": Logistic(), "boosting": Boosting()}[self.key], {}
-        method = CATALOGUE.get(self.key)
+        method = CATALOGUE.get(self.apart or self.key)
         if method is None:
             phi = Blocks.alike(seen[0].x_train, small, out=32) if self.view == "blocks" else small
             method = KINDS[self.key](Model(phi), **TRAINING)
@@ -180,7 +183,7 @@ def ways_of(names: list[str] | None, federation: Federation) -> tuple[list[Way],
     ValueError
         For an unknown name, and for one that is asked for and cannot work.
     """
-    asked = [_named(name, federation) for name in dict.fromkeys([BASE, *(names or WAYS)])]
+    asked = [way for name in dict.fromkeys([BASE, *(names or WAYS)]) for way in _named(name, federation)]
     found, lost = [], dict[str, str]()
     for way in asked:
         try:
@@ -202,14 +205,25 @@ def ways_of(names: list[str] | None, federation: Federation) -> tuple[list[Way],
     return found, lost
 
 
-def _named(name: str, federation: Federation) -> Way:
+def _named(name: str, federation: Federation) -> list[Way]:
+    """A way by its name; before a method of the catalogue the same with nothing exchanged.
+
+    Its network may be larger than that of the other ways, or be trained for longer, and that needs nobody else.
+    """
     if name in WAYS:
-        return WAYS[name]
+        return [WAYS[name]]
     known = {key.lower(): key for key in CATALOGUE}
     if name.lower() not in known:
         raise ValueError(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
     key = known[name.lower()]
-    return Way(key, f"Together: {key}", _view_for(CATALOGUE[key], federation), CATALOGUE[key].summary)
+    view, summary = _view_for(CATALOGUE[key], federation), CATALOGUE[key].summary
+    if isinstance(CATALOGUE[key], Local):
+        return [Way(key, f"Alone: {key}", view, summary)]
+    by_itself = f"{summary} Here each site does so by itself, and nothing leaves it."
+    return [
+        Way(f"{key} alone", f"Alone: {key}, nothing exchanged", view, by_itself, apart=key),
+        Way(key, f"Together: {key}", view, summary),
+    ]
 
 
 def _view_for(method: Method, federation: Federation) -> str:
