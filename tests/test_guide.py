@@ -195,17 +195,16 @@ def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands(
     assert '(−1.0 to +5.0)<br><a href="personalised.ipynb">images: chapter 6</a></p>' in told
     assert 'and compare<br><a href="eeg-federation.ipynb">EEG: chapter 11</a></p>' in told
     other = dict.fromkeys(advice, guide.Advice("nobody", 0.5, -0.5, 1.5, ("a",)))
-    both = figures.tree(advice, questions, links, first="a tree", beside={"by AUC": other})
+    both = figures.tree(advice, questions, links, first="a tree", choice=", any", beside={"by AUC": other})
     assert both.markup.count("points over a tree, in <a") == 2
-    assert both.markup.count("</a><br>begin with <strong>a tree</strong><br>then try <strong>") == 2
+    assert both.markup.count("</a><br>begin with <strong>a tree</strong>, any<br>then try <strong>") == 2
     assert both.markup.count("<br>by AUC: <strong>nobody</strong>, +0.5 (−0.5 to +1.5)") == 2
 
 
 def test_a_leaf_says_where_no_method_has_a_mean_above_what_it_begins_with():
     below = {"same": guide.Advice("FedPAC", -1.1, -7.0, 3.0, ("a",))}
-    page = figures.tree(
-        below, ("Same?", {"yes": "same", "no": "few"}), {"same": "#same"}, "staying alone", {"AUC": below}
-    )
+    questions, beside = ("Same?", {"yes": "same", "no": "few"}), {"AUC": below}
+    page = figures.tree(below, questions, {"same": "#same"}, "staying alone", beside=beside)
     none = "no method that exchanges something has a mean above it, the nearest is"
     told = "<strong>FedPAC</strong>, −1.1 (−7.0 to +3.0)"
     assert f"<br>begin with <strong>staying alone</strong><br>{none} {told}<br>AUC: {told}</p>" in page.markup

@@ -304,6 +304,7 @@ def tree(
     questions: Question,
     links: Mapping[str, str],
     first: str = "",
+    choice: str = "",
     beside: Mapping[str, Mapping[str, Advice]] | None = None,
     elsewhere: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Page:
@@ -320,6 +321,8 @@ def tree(
     first : str, optional
         What to begin with at each leaf, and what all gains are over, such as the best way to stay alone; without it
         they are over a network alone.
+    choice : str, optional
+        How that is chosen, at leaves with runs.
     beside : dict of str to dict of str to Advice, optional
         What other measures advise, by their names.
     elsewhere : dict of str to dict of str to str, optional
@@ -344,7 +347,7 @@ def tree(
             return f'<p class="leaf">{begin}{known}</p>'
         one = advice[at]
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
-        begin = f"<br>begin with <strong>{html.escape(first)}</strong>" if first else ""
+        begin = f"<br>begin with <strong>{html.escape(first)}</strong>{html.escape(choice)}" if first else ""
         then = "then try" if one.mean > 0 else "no method that exchanges something has a mean above it, the nearest is"
         others = ((name, other[at]) for name, other in (beside or {}).items())
         return (

@@ -75,10 +75,8 @@ def best_alone(folders: Iterable[Path | None] = (None,)) -> dict[tuple[str, str]
     """
     least: dict[tuple[str, str], dict[str, float]] = {}
     for record in _stored(folders, TUNING):
-        line = entries().get(record.method)
-        losses = [
-            loss for loss in record.settings["table"].get("log_loss", []) if loss is not None
-        ]  # None where it diverged
+        line, tried = entries().get(record.method), record.settings["table"].get("log_loss", [])
+        losses = [loss for loss in tried if loss is not None]  # None where a setting diverged
         if line and line.way == "alone" and losses:
             name, _, size = record.experiment.removeprefix("headtohead/").removesuffix(TUNING).rpartition("-")
             least.setdefault((name, size), {})[record.method] = min(losses)
