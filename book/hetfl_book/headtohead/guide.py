@@ -83,6 +83,12 @@ def _inputs(client: object) -> frozenset[str]:
     return frozenset(names) if names else frozenset([f"shape {tuple(shapes)}"])
 
 
+STAYING = "the best way to stay alone"
+"""What each leaf begins with, and what the guide counts from."""
+
+CHOICE = ", which your training rows choose among logistic regression, boosted trees and a small network"
+"""How that is chosen on tables, as a leaf goes on."""
+
 Question = tuple[str, Mapping[str, "Question | str"]]
 
 LEAVES = {
