@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hetfl_book.headtohead import figures, guide, portraits
+from hetfl_book.headtohead.entries import ALONE, entries
 from hetfl_book.headtohead.federations import FEDERATIONS, SIZES
 from hetfl_core import Client, Federation
 
@@ -187,24 +188,27 @@ def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands(
     page = figures.tree(advice, questions, links)
     assert 'points over a network alone, in <a href="#same">2 cases</a>' in page.markup
     assert "<br>try <strong>FedAvg</strong>, +2.0 (−1.0 to +5.0)" in page.markup
-    assert "not run yet: begin with logistic regression at each site, and compare" in page.markup
+    assert "not run yet: begin with training alone, and compare" in page.markup
     assert page.markup.count("<ul>") == 2
     known = {"same": {"images: chapter 6": "personalised.ipynb"}, "many": {"EEG: chapter 11": "eeg-federation.ipynb"}}
     told = figures.tree(advice, questions, links, elsewhere=known).markup
     assert '(−1.0 to +5.0)<br><a href="personalised.ipynb">images: chapter 6</a></p>' in told
     assert 'and compare<br><a href="eeg-federation.ipynb">EEG: chapter 11</a></p>' in told
     other = dict.fromkeys(advice, guide.Advice("nobody", 0.5, -0.5, 1.5, ("a",)))
-    both = figures.tree(advice, questions, links, first="a tree", beside={"by AUC": other})
+    both = figures.tree(advice, questions, links, first="a tree", choice=", any", beside={"by AUC": other})
     assert both.markup.count("points over a tree, in <a") == 2
-    assert both.markup.count("</a><br>begin with <strong>a tree</strong><br>then try <strong>") == 2
+    assert both.markup.count("</a><br>begin with <strong>a tree</strong>, any<br>then try <strong>") == 2
     assert both.markup.count("<br>by AUC: <strong>nobody</strong>, +0.5 (−0.5 to +1.5)") == 2
 
 
-def test_a_leaf_names_what_it_begins_with_without_a_gain_over_itself():
-    at_zero = {"same": guide.Advice("a tree", 0.0, 0.0, 0.0, ("a",))}
-    page = figures.tree(at_zero, ("Same?", {"yes": "same"}), {"same": "#same"}, "a tree", {"by AUC": at_zero})
-    said = "<br>begin with <strong>a tree</strong><br>by AUC: <strong>a tree</strong></p>"
-    assert page.markup.endswith(f"{said}</li></ul></div>")
+def test_a_leaf_says_where_no_method_has_a_mean_above_what_it_begins_with():
+    below = {"same": guide.Advice("FedPAC", -1.1, -7.0, 3.0, ("a",))}
+    questions, beside = ("Same?", {"yes": "same", "no": "few"}), {"AUC": below}
+    page = figures.tree(below, questions, {"same": "#same"}, "staying alone", beside=beside)
+    none = "no method that exchanges something has a mean above it, the nearest is"
+    told = "<strong>FedPAC</strong>, −1.1 (−7.0 to +3.0)"
+    assert f"<br>begin with <strong>staying alone</strong><br>{none} {told}<br>AUC: {told}</p>" in page.markup
+    assert "not run yet: begin with staying alone, and compare" in page.markup
 
 
 def table(rows):
@@ -224,6 +228,7 @@ def test_cases_are_methods_by_federations_and_sizes_without_what_lies_in_one_pla
     assert list(found.index) == ["FedAvg", "network alone"]
     assert found.loc["FedAvg", "liver, all"] == 2.0
     assert np.isnan(found.loc["FedAvg", "heart, tenth"])
+    assert list(guide.cases(table(rows), ways=("together",)).index) == ["FedAvg"]
 
 
 def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran():
@@ -235,7 +240,9 @@ def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran
     assert one_model == guide.Advice("FedAvg", 3.0, 3.0, 3.0, ("heart, all",))
     own = guide.limited(gains, guide.LIMITS["Every site may have another kind of network"])
     assert own == guide.Advice("FLIC-Class", 5.5, 2.0, 9.0, ("heart, all", "digits, all"))
-    assert guide.limited(gains, guide.LIMITS["Nothing is exchanged"]) is None
+    common = guide.LIMITS["Only what all sites measure is used"]
+    assert guide.limited(gains.drop(index=["FedAvg", "FedAvg, own last step"]), common) is None
+    assert not any(holds(entries()[ALONE]) for holds in guide.LIMITS.values())
     page = figures.needs({"one model": one_model, "nothing": None}, {"by sharing": pd.Series({"FedAvg": 1.5})})
     assert "<td>FedAvg</td><td>+3.0 (+3.0 to +3.0 in 1)</td><td>+1.5</td>" in page.markup
     assert "<td>nothing</td><td>–</td><td>–</td><td>–</td>" in page.markup

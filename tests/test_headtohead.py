@@ -411,6 +411,46 @@ def test_cells_pair_by_seed_and_leave_out_clients_of_few_rows() -> None:
     assert by_client["counts"].tolist() == [True, True, False]
 
 
+def test_the_best_way_to_stay_alone_is_chosen_on_rows_cut_from_the_training_rows(tmp_path: Path) -> None:
+    def tuned(method: str, losses: list[float], size: str = "all") -> None:
+        line = replace(record(method, 0, BASE[0]), experiment=f"headtohead/heart-{size}{running.TUNING}")
+        records.write(replace(line, settings={"table": {"log_loss": losses}}), tmp_path)
+
+    tuned(ALONE, [0.6, 0.4, math.nan])
+    tuned("boosting alone", [0.5])
+    tuned("FedProto", [0.1])
+    tuned("in one place, zeros", [0.1])
+    tuned("boosting alone", [], "tenth")
+    assert ranking.best_alone([tmp_path]) == {("heart", "all"): ALONE}
+
+
+def test_gains_over_the_best_way_to_stay_alone_are_over_logistic_regression_where_none_is_chosen() -> None:
+    trees, network = [[one + 0.1 for one in run] for run in BASE], [[one - 0.1 for one in run] for run in BASE]
+    found = [*three(ALONE, network), *three("boosting alone", trees), *three("logistic regression alone", BASE)]
+    chosen = {("heart", "all"): "boosting alone"}
+    best = ranking.cells(found, staying=chosen).set_index("method")["gain_alone"]
+    assert best.to_dict() == pytest.approx({"boosting alone": 0, "logistic regression alone": -10, ALONE: -20})
+    plain = ranking.cells(found, staying={}).set_index("method")
+    assert plain["gain_alone"].tolist() == pytest.approx([10, 0, -10])
+    assert plain["low_alone"].tolist() == plain["low_logistic"].tolist()
+    sites = ranking.client_gains(found, base=chosen)["gain"].sort_index()
+    assert sorted(set(sites.index.get_level_values("method"))) == ["logistic regression alone", ALONE]
+    assert sites.loc["heart", "all", ALONE].tolist() == pytest.approx([-20, -20, -20])
+    usual = ranking.client_gains(found, base={})["gain"].sort_index()
+    assert usual.loc["heart", "all", ALONE].tolist() == pytest.approx([-10] * 3)
+
+
+def test_the_records_choose_the_way_to_stay_alone_of_each_case() -> None:
+    assert ranking.best_alone() == {
+        ("heart", "all"): "logistic regression alone",
+        ("heart", "tenth"): "logistic regression alone",
+        ("liver", "all"): ALONE,
+        ("liver", "tenth"): "logistic regression alone",
+        ("thyroid", "all"): "boosting alone",
+        ("thyroid", "tenth"): "boosting alone",
+    }
+
+
 def test_seconds_of_a_busy_machine_do_not_enter_the_mean() -> None:
     found = three(ALONE, BASE)
     late = replace(found[2], seconds=99.0, hardware={"busy": True})

@@ -91,6 +91,12 @@ def test_differences_are_told_with_a_real_minus_and_few_seeds_as_such():
     assert report.said(CLEAR, digits=2) == "+1.00 ± 0.50"
 
 
+def test_a_method_of_the_head_to_head_has_its_gain_over_the_best_way_to_stay_alone():
+    best = report.head_to_head("thyroid", "tenth", method="Fed-CMA").loc["Fed-CMA"]  # where that is boosting
+    every = report.head_to_head("thyroid", "tenth").loc["Fed-CMA"]
+    assert best["gain_alone"] == every["gain_alone"] < 0
+
+
 def test_gains_of_the_head_to_head_are_those_of_its_records():
     """Balanced accuracy of each run's clients that have ten test rows of each class, minus that of the other's."""
 

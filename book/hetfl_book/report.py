@@ -146,7 +146,8 @@ def head_to_head(
         By default all; else this one and what it is compared with.
     """
     where = f"headtohead/{federation}-{size}"
-    asked = (None,) if method is None else (method, ALONE, "logistic regression alone")
+    best = ranking.best_alone().get((federation, size), ranking.LOGISTIC)
+    asked = [None] if method is None else dict.fromkeys([method, ALONE, ranking.LOGISTIC, best])
     every = [(name, one) for name in (where, f"{where}-apart") for one in asked]
     stored = [record for name, one in every for record in ledger.load(experiment=name, method=one)]
     return ranking.cells(stored, measure).set_index("method")

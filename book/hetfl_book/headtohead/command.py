@@ -123,7 +123,8 @@ def ranked(bench: Bench, stages: Sequence[Sequence[Task]]) -> str:
     """The table of these federations and methods, best mean rank first; an added one stands among all with finals."""
     wanted = {(task.name, task.size, task.method) for stage in stages for task in stage}
     cases, added = {key[:2] for key in wanted}, bench.lines.keys() - entries().keys()
-    found = ranking.cells(ranking.finals([bench.out, *bench.also]))
+    folders = [bench.out, *bench.also]
+    found = ranking.cells(ranking.finals(folders), staying=ranking.best_alone(folders))
     methods = found["method"].str.removesuffix(running.OWN_STEP)
     keys = list(zip(found["federation"], found["size"], methods, strict=True))
     lost = sorted(key for key in wanted - {*keys} if key[2] in added)

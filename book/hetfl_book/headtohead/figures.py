@@ -304,6 +304,7 @@ def tree(
     questions: Question,
     links: Mapping[str, str],
     first: str = "",
+    choice: str = "",
     beside: Mapping[str, Mapping[str, Advice]] | None = None,
     elsewhere: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Page:
@@ -318,7 +319,10 @@ def tree(
     links : dict of str to str
         Where the runs of each leaf are.
     first : str, optional
-        What to begin with at each leaf, and what all gains are over; without it they are over a network alone.
+        What to begin with at each leaf, and what all gains are over, such as the best way to stay alone; without it
+        they are over a network alone.
+    choice : str, optional
+        How that is chosen, at leaves with runs.
     beside : dict of str to dict of str to Advice, optional
         What other measures advise, by their names.
     elsewhere : dict of str to dict of str to str, optional
@@ -339,17 +343,17 @@ def tree(
             for words, link in (elsewhere or {}).get(at, {}).items()
         )
         if at not in advice:
-            begin = "not run yet: begin with logistic regression at each site, and compare"
+            begin = f"not run yet: begin with {html.escape(first or 'training alone')}, and compare"
             return f'<p class="leaf">{begin}{known}</p>'
         one = advice[at]
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
-        begin = f"<br>begin with <strong>{html.escape(first)}</strong>" if first else ""
-        then = f"<br>{'then try' if first else 'try'} {_told(one)}" if one.method != first else ""
+        begin = f"<br>begin with <strong>{html.escape(first)}</strong>{html.escape(choice)}" if first else ""
+        then = "then try" if one.mean > 0 else "no method that exchanges something has a mean above it, the nearest is"
         others = ((name, other[at]) for name, other in (beside or {}).items())
         return (
             f'<p class="leaf">points over {html.escape(first or ALONE)}, in '
-            f'<a href="{html.escape(links[at])}">{runs}</a>{begin}{then}'
-            + "".join(f"<br>{html.escape(name)}: {_told(other, other.method != first)}" for name, other in others)
+            f'<a href="{html.escape(links[at])}">{runs}</a>{begin}<br>{then if first else "try"} {_told(one)}'
+            + "".join(f"<br>{html.escape(name)}: {_told(other)}" for name, other in others)
             + f"{known}</p>"
         )
 
@@ -392,9 +396,8 @@ def _listed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Page:
     return Page(markup, "\n".join("; ".join(row) for row in rows))
 
 
-def _told(one: Advice, points: bool = True) -> str:
-    gain = f", {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})" if points else ""
-    return f"<strong>{html.escape(one.method)}</strong>{gain}"
+def _told(one: Advice) -> str:
+    return f"<strong>{html.escape(one.method)}</strong>, {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})"
 
 
 def needs(advice: Mapping[str, Advice | None], beside: Mapping[str, pd.Series], over: str = ALONE) -> Page:

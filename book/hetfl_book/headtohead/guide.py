@@ -1,12 +1,14 @@
 """The decision guide: a few questions about somebody's data, and what the benchmark says of data that answer alike.
 
-Questions and their order are a person's; what a leaf advises follows from the records. A guide that is judged by the
-federations that it was made of flatters itself, so `left_out` asks it about each federation as if it had not been seen.
+Questions and their order are a person's; what a leaf advises follows from the records. It begins with the best way to
+stay alone, which each federation's own training rows choose (`hetfl_book.headtohead.ranking.best_alone`), and then
+names a method that exchanges something, by its gain over that. A guide that is judged by the federations that it was
+made of flatters itself, so `left_out` asks it about each federation as if it had not been seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +83,12 @@ def _inputs(client: object) -> frozenset[str]:
     return frozenset(names) if names else frozenset([f"shape {tuple(shapes)}"])
 
 
+STAYING = "the best way to stay alone"
+"""What each leaf begins with, and what the guide counts from."""
+
+CHOICE = ", which your training rows choose among logistic regression, boosted trees and a small network"
+"""How that is chosen on tables, as a leaf goes on."""
+
 Question = tuple[str, Mapping[str, "Question | str"]]
 
 LEAVES = {
@@ -135,7 +143,8 @@ class Advice:
     method : str
         The one with the highest mean gain over the cases, of those that ran in all of them.
     mean, low, high : float
-        Its gain in points, over what the table of gains counts from: mean, least and most over the cases.
+        Its gain in points, over what the table of gains counts from: mean, least and most over the cases. A mean
+        below zero says that no such method reached that.
     cases : tuple of str
         The cases that say so.
     """
@@ -153,7 +162,7 @@ def advise(gains: pd.DataFrame) -> Advice:
     Parameters
     ----------
     gains : DataFrame, shape (methods, cases)
-        Points over a way to stay alone, which is itself a row, of zeros; NaN where a method did not run.
+        Points over a way to stay alone; NaN where a method did not run.
 
     Raises
     ------
@@ -238,8 +247,8 @@ def left_out(gains: pd.DataFrame, leaves: Mapping[str, str], federations: Mappin
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
-def cases(table: pd.DataFrame, column: str = "gain") -> pd.DataFrame:
-    """The comparison as methods × cases, without those that put all rows into one place.
+def cases(table: pd.DataFrame, column: str = "gain", ways: Collection[str] = ("together", "alone")) -> pd.DataFrame:
+    """The comparison as methods × cases, by default without those that put all rows into one place.
 
     Parameters
     ----------
@@ -247,15 +256,18 @@ def cases(table: pd.DataFrame, column: str = "gain") -> pd.DataFrame:
         As `hetfl_book.headtohead.ranking.cells` gives it.
     column : str
         What is shown of each.
+    ways : collection of str
+        Of the column ``way``; ``("together",)`` leaves the methods that exchange something, among which the guide
+        chooses.
 
     Returns
     -------
     DataFrame
         Columns such as ``"heart, all"``, in the order of `table`; NaN where a method did not run, or diverged.
     """
-    apart = table[table["way"] != "one place"]
-    names = apart["federation"] + ", " + apart["size"]
-    wide = apart.assign(case=names).pivot(index="method", columns="case", values=column)
+    shown = table[table["way"].isin(ways)]
+    names = shown["federation"] + ", " + shown["size"]
+    wide = shown.assign(case=names).pivot(index="method", columns="case", values=column)
     return wide[list(dict.fromkeys(names))].rename_axis(index=None, columns=None)
 
 
@@ -263,7 +275,6 @@ LIMITS: Mapping[str, Callable[[Entry], bool]] = {
     "Every site may have another kind of network": lambda e: e.exchanges and e.view == "own",
     "One shared model, with a last step of each site's own at most": lambda e: e.one_model,
     "Only what all sites measure is used": lambda e: e.exchanges and e.view == "common",
-    "Nothing is exchanged": lambda e: e.way == "alone",
 }
 """What somebody may need besides, and which methods of the comparison answer to it."""
 

@@ -19,6 +19,7 @@ from hetfl_core.records import RunRecord
 from hetfl_core.reporting.judging import FEW, Gain, resampled
 
 MEASURE = "balanced_accuracy"
+LOGISTIC = "logistic regression alone"
 LOWER = ("log_loss", "calibration_error", "brier")
 """Measures of which less is better, in their own unit; the others are given in per cent."""
 
@@ -54,6 +55,32 @@ def choices(folders: Iterable[Path | None] = (None,)) -> pd.DataFrame:
         rows.append({"federation": name, "size": size, "method": record.method, **told, "settings": tried})
         rows[-1]["seconds"] = record.timing
     return pd.DataFrame(rows)
+
+
+def best_alone(folders: Iterable[Path | None] = (None,)) -> dict[tuple[str, str], str]:
+    """The best way to stay alone on each federation at each size, by rows that are cut from the training rows.
+
+    It is the one that has the least log loss there with its best setting, as its tuning found it; no test row takes
+    part in the choice. A federation that is not in it has no such records, and logistic regression takes the place.
+
+    Parameters
+    ----------
+    folders : iterable of Path or None
+        As for `choices`.
+
+    Returns
+    -------
+    dict of (str, str) to str
+        The method by federation and size.
+    """
+    least: dict[tuple[str, str], dict[str, float]] = {}
+    for record in _stored(folders, TUNING):
+        line, tried = entries().get(record.method), record.settings["table"].get("log_loss", [])
+        losses = [loss for loss in tried if loss is not None]  # None where a setting diverged
+        if line and line.way == "alone" and losses:
+            name, _, size = record.experiment.removeprefix("headtohead/").removesuffix(TUNING).rpartition("-")
+            least.setdefault((name, size), {})[record.method] = min(losses)
+    return {case: min(losses, key=losses.__getitem__) for case, losses in least.items()}
 
 
 def _stored(folders: Iterable[Path | None], *ends: str) -> list[RunRecord]:
@@ -100,15 +127,18 @@ def clients(found: Iterable[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
     )
 
 
-def client_gains(found: Iterable[RunRecord], measure: str = MEASURE, base: str = ALONE) -> pd.DataFrame:
+def client_gains(
+    found: Iterable[RunRecord], measure: str = MEASURE, base: str | Mapping[tuple[str, str], str] = ALONE
+) -> pd.DataFrame:
     """What each client gains over a way to stay alone, with its number of training rows.
 
     Parameters
     ----------
     found : iterable of RunRecord
     measure : str
-    base : str
-        A method of all federations.
+    base : str or dict of (str, str) to str
+        A method of all federations, or one for each federation and size, as `best_alone` gives them; logistic
+        regression alone where that has none.
 
     Returns
     -------
@@ -120,7 +150,9 @@ def client_gains(found: Iterable[RunRecord], measure: str = MEASURE, base: str =
     each = each[~each["control"]].set_index(["federation", "size", "method", "client", "seed"])
     sign = -1.0 if measure in LOWER else 1.0
     wide = each["value"].unstack("method")
-    gaps = wide.drop(columns=base).sub(wide[base], axis=0).mul(sign).stack(future_stack=True).dropna(how="all")
+    bases = [base if isinstance(base, str) else base.get((name, size), LOGISTIC) for name, size, *_ in wide.index]
+    own = np.array(bases)[:, None] == wide.columns.to_numpy()
+    gaps = wide.sub(wide.where(own).max(axis=1), axis=0).mask(own).mul(sign).stack(future_stack=True).dropna(how="all")
     rows = {}
     about = each[["n_train", "rarest", "counts"]].groupby(level=["federation", "size", "client"]).first()
     for key, some in gaps.groupby(level=["federation", "size", "method", "client"], sort=False):
@@ -132,26 +164,32 @@ def client_gains(found: Iterable[RunRecord], measure: str = MEASURE, base: str =
     return pd.DataFrame([*rows.values()], index=index, columns=names)
 
 
-def cells(found: Sequence[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
+def cells(
+    found: Sequence[RunRecord], measure: str = MEASURE, staying: Mapping[tuple[str, str], str] | None = None
+) -> pd.DataFrame:
     """The comparison as a table: a row for each method on each federation at each size.
 
     Parameters
     ----------
     found : sequence of RunRecord
     measure : str
+    staying : dict of (str, str) to str, optional
+        The way to stay alone over which ``gain_alone`` is, by federation and size; by default that of `best_alone`,
+        and logistic regression alone where there is none.
 
     Returns
     -------
     DataFrame
         Columns ``federation``, ``size``, ``kind``, ``real``, ``method``, ``way``; ``score``, the mean over clients that
         count and seeds; ``gain``, ``low``, ``high`` and ``p`` over training alone, ``gain_logistic`` … over logistic
-        regression alone and ``gain_sharing`` … over the control with nothing exchanged; ``worst``, the smallest mean
-        gain of a client that counts, and ``worst_client``; ``bytes_up``, ``bytes_down``, ``sent`` (both) and
-        ``seconds``, means over seeds, where runs on a busy machine have none; ``seeds`` and ``diverged``, numbers of
-        runs. Where a run has no figure, there is no mean.
+        regression alone, ``gain_alone`` … over the best way to stay alone and ``gain_sharing`` … over the control with
+        nothing exchanged; ``worst``, the smallest mean gain of a client that counts, and ``worst_client``;
+        ``bytes_up``, ``bytes_down``, ``sent`` (both) and ``seconds``, means over seeds, where runs on a busy machine
+        have none; ``seeds`` and ``diverged``, numbers of runs. Where a run has no figure, there is no mean.
     """
     if not found:
         return pd.DataFrame(columns=["federation", "size", "method"])
+    staying = best_alone() if staying is None else staying
     each = clients(found, measure)
     counted = each[each["counts"]]
     keys = ["federation", "size", "control", "method", "seed"]
@@ -170,7 +208,8 @@ def cells(found: Sequence[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
         setting = FEDERATIONS[name]
         against = {
             "gain": (False, ALONE),
-            "gain_logistic": (False, "logistic regression alone"),
+            "gain_logistic": (False, LOGISTIC),
+            "gain_alone": (False, staying.get((name, size), LOGISTIC)),
             "gain_sharing": (True, method),
         }
         gains: dict[str, float] = {}
@@ -222,7 +261,7 @@ def _least(counted: pd.DataFrame, sign: float) -> dict[tuple[str, str, str], dic
 
 
 EVERY = "every kind"
-BOARD = ["rank", "gain", "gain_logistic", "gain_sharing", "sent", "seconds"]
+BOARD = ["rank", "gain", "gain_logistic", "gain_alone", "gain_sharing", "sent", "seconds"]
 """Of a leaderboard: what is averaged over federations."""
 
 
@@ -239,8 +278,8 @@ def board(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     DataFrame
         Columns ``measure``, ``size``, ``kind``, ``method``; ``rank``, the mean over federations where the method ran,
         as a share of the methods there, from 0 for the first to 1 for the last; means of ``gain``,
-        ``gain_logistic``, ``gain_sharing``, ``sent`` (bytes up and down) and ``seconds``; ``federations``, their
-        number. The best rank comes first.
+        ``gain_logistic``, ``gain_alone``, ``gain_sharing``, ``sent`` (bytes up and down) and ``seconds``;
+        ``federations``, their number. The best rank comes first.
     """
     parts = []
     for measure, table in tables.items():
