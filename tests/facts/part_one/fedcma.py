@@ -133,7 +133,7 @@ FACTS = [
     ("only at the two largest α does its interval exclude zero", [x.low > 0 for x in by_alpha] == [False, False, True, True], [e.rpartition("-")[2] for e in MNIST] == sorted(e.rpartition("-")[2] for e in MNIST)),
     ("The paper reports {:.1f}, but with another network and from a lower level", lead.mean(), all(runs(e, "Local").mean() > PAPER["Local"][e] + 3 for e in MNIST)),
     ("averages only the last layer gains {:.1f} points, give or take {:.1f}. Against it we can show no gain", head_alone.mean, half(head_alone), head_alone.low > 0, is_open(head)),
-    ("on two of the four splits, where they add {:.1f} ± {:.1f} points, which may be chance", added.mean, half(added), is_open(added)),
+    ("On two of the four splits class means add {:.1f} ± {:.1f} points, which may be chance", added.mean, half(added), is_open(added)),
     ("Training alone with a sigmoid behind the features is ahead of Fed-CMA without or with one", ahead.low > 0, both.high < 0),
     ("lie below it, further where Fed-CMA has one too", -ahead.mean > both.mean),
     ("Against it we can show no gain, nor against FedGen", is_open(over(MNIST, "Fed-CMA", "FedGen"))),
