@@ -148,6 +148,7 @@ def compare(
     if options.get("on_round") is None and options.get("checkpoint") is None:
         options.setdefault("evaluate_every", rounds)
     call = _Comparison(federation, methods, views, wanted, options, rivals)
+    directions = _directions(call.data(numbers[0]), rivals)
     found: dict[str, dict[str, dict[int, _Result]]] = {}
     inner: dict[str, dict[str, dict[int, float]]] = {}
     grouped: dict[str, list[list[int]]] = {}
@@ -170,7 +171,6 @@ def compare(
                 found.setdefault(key, {}).setdefault(name, {})[seed] = result
         if not cut and any(one.together for one in made.values()):
             grouped.setdefault(name, []).append(list(seeds_of))
-    directions = _directions(call.data(numbers[0]), rivals)
     call.forget()
     _SAID.clear()
     chosen: dict[str, dict[str, dict[int, str]]] = {}

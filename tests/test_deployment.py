@@ -595,7 +595,7 @@ def test_rows_of_a_patient_stay_together_at_a_site(tmp_path):
     """And a site that splits by group, and leaves columns out, is the client that from_csv makes."""
     files = {}
     for site, file in tables(tmp_path).items():
-        pd.read_csv(file).assign(patient=np.arange(30) // 3, ward="x").to_csv(file, index=False)
+        pd.read_csv(file).assign(patient=[f"{site}{i // 3}" for i in range(30)], ward="x").to_csv(file, index=False)
         files[site] = file
     more = {"group": "patient", "ignore": ["ward"]}
     whole = Federation.from_csv(files, target="ill", prepare=PREPARE, **more)

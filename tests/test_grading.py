@@ -173,7 +173,7 @@ def test_a_hand_in_sees_no_files_processes_and_network_that_are_not_its_own(
             "send": f"socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 3)",
             "signal": f"os.kill({os.getpid()}, 0)",
             "look": f"os.stat('/proc/{os.getpid()}/environ')",
-            "look through a parent": "assert os.listdir('/proc/1/root/mnt') or os.listdir('/proc/1/root/home')",
+            "look through a parent": "assert any(os.listdir('/proc/1/root' + place) for place in ('/mnt', '/home'))",
             "mount": "assert ctypes.CDLL(None).mount(b'none', b'/', None, 32 | 4096, None) == 0",
             "rights": "os.setresuid(12345, 12345, 12345)",
         }

@@ -138,6 +138,7 @@ BAD = {
     "workers": 0,
     "threads": 0,
     "on_round": 3,
+    "secrets": 3,
     "progress": "no",
 }
 

@@ -91,6 +91,8 @@ class RunOptions:
         checks.threads("threads", self.threads)
         if self.on_round is not None and not callable(self.on_round):
             raise TypeError(f"on_round must be callable, got {checks.shown(self.on_round)}")
+        if self.secrets is not None:
+            checks.mapping("secrets", self.secrets)
 
     @classmethod
     def names(cls, *but: str) -> list[str]:
@@ -113,7 +115,8 @@ class RunOptions:
         checks.instance("federation", federation, Federation)
         check_participation(self.participation, len(federation))
         check_measure(self.measure, federation.task)
-        check_secrets(self.secrets or {}, [client.name for client in federation])
+        if self.secrets is not None:
+            check_secrets(self.secrets, [client.name for client in federation])
         if self.validation is not None:
             _check_validation(self.validation, federation)
 
