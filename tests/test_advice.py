@@ -39,6 +39,21 @@ def test_the_file_is_what_comes_out() -> None:
     assert found.gain.mean == pytest.approx(row["gain"], abs=1)
 
 
+def test_the_page_says_what_is_in_the_file() -> None:
+    page = (FILE.parents[1] / "book" / "tasks.md").read_text("utf8")
+    together = TABLE["verdict"] == "together"
+    for sentence, holds in {
+        "In 50 there is nothing to gain": TABLE["kind"].isin(NOTHING).sum() == 50,
+        "In none of these did the command say to learn together.": not together[TABLE["kind"] != "gaining"].any(),
+        "gain at least five points of AUC": TABLE.query("kind == 'gaining'")["truth"].min() >= 5,
+        "and there it always said so.": together[TABLE["kind"] == "gaining"].all(),
+        "In the other 30, twelve to sixteen sites": {len(advice.gaining(s)) for s in advice.GAINING_FRESH}
+        <= {*range(12, 17)},
+    }.items():
+        assert sentence in page
+        assert holds, sentence
+
+
 def test_seeds_make_the_same_federation_and_other_seeds_another() -> None:
     for make in (*advice.NOTHING, advice.gaining):
         one, same, other = make(3), make(3), make(4)
