@@ -388,9 +388,7 @@ class _Comparison(Study):
         mark = data.fingerprint() if callable(self.federation) else ""
         share = data.info.get("settings", {}).get("test_size", 0.0)  # fewer rows may be trained on than were drawn
         metrics = [METRICS[data.task].main if metric is None else metric for metric in self.wanted]
-        made = _Data(names, asked, seen, mark, data.info.get("rows", ""), share / (1 - share), metrics, data.task)
-        _directions(made, self.rivals)
-        return made
+        return _Data(names, asked, seen, mark, data.info.get("rows", ""), share / (1 - share), metrics, data.task)
 
     def _federation(self, seed: int) -> Federation:
         """The federation of a seed; what is said of several seeds alike is said once."""

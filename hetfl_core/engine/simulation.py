@@ -274,8 +274,7 @@ def _simulate(
     """Simulate the runs of all seeds in step."""
     told: dict[str, Any] = {"rounds": rounds, "participation": participation, "dtype": dtype, "checkpoint": checkpoint}
     told |= {"progress": progress, "evaluate_every": evaluate_every, "measure": measure, "last_step": last_step}
-    told |= {"secrets": secrets}
-    check_runs(data, method, RunOptions(**told, **options, threads=threads, on_round=on_round))
+    check_runs(data, method, RunOptions(**told, **options, threads=threads, on_round=on_round, secrets=secrets))
     participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
     beside, scores = check_measure(measure, data[0][1].task)
     functions = {name: described(s.function) for name, s in scores.items() if name not in MEASURES[data[0][1].task]}

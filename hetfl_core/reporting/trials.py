@@ -13,7 +13,7 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.clients import FederationWarning
-from hetfl_core.comparing import Study, most, runs_of
+from hetfl_core.comparing import Study, held_out, most, runs_of
 from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.run import Run
 from hetfl_core.federation import Federation
@@ -21,7 +21,6 @@ from hetfl_core.methods import Method
 from hetfl_core.methods.base import pick
 from hetfl_core.reporting.ways import ALONE, Way, ways_of
 from hetfl_core.statistics import MIN_SEEDS
-from hetfl_core.tuning import held_out
 
 MEASURES = {"auc": "AUC", "balanced_accuracy": "balanced accuracy", "accuracy": "accuracy", "f1": "F1"}
 MEASURES |= {"log_loss": "log loss", "brier": "Brier score"}

@@ -24,6 +24,7 @@ import pandas as pd
 
 from hetfl_book.papers.experiment import Experiment, MadeLate, by_seed, compared, tried
 from hetfl_core.baselines import Alone
+from hetfl_core.comparing import held_out
 from hetfl_core.datasets import heart
 from hetfl_core.engine.measures import Named
 from hetfl_core.estimators import InOnePlace, PerSite
@@ -32,7 +33,6 @@ from hetfl_core.methods import FLIC, FedAvg, FedHeNN, FedProto, HyFEM, LaserVFL,
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.records import RunRecord
 from hetfl_core.reporting.judging import resampled
-from hetfl_core.tuning import held_out
 from hetfl_core.views import view_of
 
 ROUNDS = 30
