@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from hetfl_core.engine.measures import scorer as scorer
     from hetfl_core.engine.newcomers import adapt as adapt
     from hetfl_core.engine.run import Run as Run
-    from hetfl_core.engine.simulation import simulate as simulate
-    from hetfl_core.engine.simulation import simulate_seeds as simulate_seeds
     from hetfl_core.engine.trained import Trained as Trained
     from hetfl_core.engine.trained import load_trained as load_trained
     from hetfl_core.federation import Client as Client
     from hetfl_core.federation import Federation as Federation
     from hetfl_core.federation import Spec as Spec
+    from hetfl_core.learners import simulate as simulate
+    from hetfl_core.learners import simulate_seeds as simulate_seeds
     from hetfl_core.partition import Partition as Partition
     from hetfl_core.preparation import Preparation as Preparation
     from hetfl_core.rng import stream as stream
@@ -34,7 +34,7 @@ _NAMES = {
     "engine.measures": ["scorer"],
     "engine.newcomers": ["adapt"],
     "engine.run": ["Run"],
-    "engine.simulation": ["simulate", "simulate_seeds"],
+    "learners": ["simulate", "simulate_seeds"],
     "engine.trained": ["Trained", "load_trained"],
     "federation": ["Client", "Federation", "Spec"],
     "partition": ["Partition"],

@@ -4,7 +4,7 @@ The four that brain–computer interfaces are judged by, at the defaults of scik
 unless `Chosen` does so by cross-validation *within the training trials*. All of them see what the federated methods
 see, the vectors of a client. They are deterministic: with the same trials they give the same answers whatever the
 seed, but for the folds of `Chosen`. In an experiment the seed matters through the trials that it draws
-(`hetfl_core.datasets.fewer`). `run` gives a `Run` like `simulate` does, without rounds and without server.
+(`hetfl_core.datasets.fewer`). `hetfl_core.simulate` runs them as it runs methods, without rounds and without server.
 
 References
 ----------
@@ -21,26 +21,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hetfl_core import checks, keywords
+from hetfl_core import checks
 from hetfl_core.distances.tangent import exponential, pyriemann, recentring
 from hetfl_core.engine import evaluation, measures
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.measures import MEASURES, Asked, Score, check_measure
+from hetfl_core.engine.learner import Learner
+from hetfl_core.engine.measures import MEASURES, Score, check_measure
 from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.run import Run, columns
-from hetfl_core.federation import Client, Federation
+from hetfl_core.federation import Client, Federation, Spec
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import SOME, Checked, Limit, plain
 
-__all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
+__all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled"]
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
@@ -77,37 +78,95 @@ Fit = tuple[dict[str, Answers], tuple[int, int]]
 """What answers for each client, by its name, and the bytes that were sent up and down for it."""
 
 
-# --- alone ----------------------------------------------------------------------------------------------------------
+class Baseline(Learner, Checked):
+    """What is fitted once, without rounds and without a server."""
 
-
-@dataclass(frozen=True)
-class Alone(Checked):
-    """A classifier that each client fits to its own training trials; nothing leaves it."""
-
-    deterministic: ClassVar[bool] = False
-    """Whether the seed changes nothing: runs on the same data are then one observation."""
+    @property
+    def deterministic(self) -> bool:
+        """Whether the seed changes nothing: runs on the same data are then one observation."""
+        return False
 
     @property
     def name(self) -> str:
         """The name used in the literature."""
         return type(self).__name__
 
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse a regression, where that is not taken, and clients on which it cannot be fitted."""
+        if specs[0].task != "classification":
+            raise ValueError(f"{self.name} is a classical classifier and wants a classification, got a {specs[0].task}")
+
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """What is learned from a client, or asked of it: vectors as float64, shape (n, d), and labels, shape (n,)."""
         return _arrays(client, split)
 
     def fit_all(self, federation: Federation, seed: int) -> Fit:
-        """What answers for each client, by its name, and the bytes that were sent up and down for it: none."""
-        return {c.name: self.fit(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
+        """What answers for each client, by its name, and the bytes that were sent up and down for it."""
+        raise NotImplementedError(f"{type(self).__name__} must define fit_all()")
 
     def answered(self, federation: Federation, models: Mapping[str, Answers]) -> str:
-        """What runs with the same answers have in common, of one whose `deterministic` cannot be known; else empty."""
+        """Mark of runs with the same answers, where `deterministic` cannot be known before; else empty."""
         return ""
 
-    def check(self, federation: Federation) -> None:
-        """Refuse a regression."""
-        if federation.task != "classification":
-            raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
+    def run(self, federation: Federation, seed: int, options: RunOptions) -> Run:
+        """Fit it, and test it on each client.
+
+        Parameters
+        ----------
+        federation : Federation
+        seed : int
+            Of folds and of estimators that draw.
+        options : RunOptions
+            Of which only the metrics have a meaning here.
+
+        Returns
+        -------
+        Run
+            Its history has one row. `Pooled` sends up features and labels as they lie in the federation, and the model
+            down to each client.
+
+        Raises
+        ------
+        ValueError
+            For a regression, inputs that are not vectors, and vectors that a classifier cannot take or `recentring`
+            cannot move; naming the client. Also for a classifier that tells no probabilities, where metrics need them.
+        ImportError
+            Where `MDM` or `Pooled` lack pyRiemann.
+        """
+        checks.instance("federation", federation, Federation)
+        self.check(federation.specs())
+        beside, scores = check_measure(options.metric, federation.task)
+        if beside:
+            known = [*MEASURES[federation.task]]
+            raise ValueError(f"metric must be one that a baseline has, of {known}, got {beside[0]!r}")
+        begin = time.perf_counter()
+        federation = federation.to(torch.float32)  # what the federated methods see
+        return run_of(federation, self, self.fit_all(federation, seed), seed, begin, scores)
+
+    def settings(self, specs: Sequence[Spec] = ()) -> Any:
+        """Plain form that records hold; an estimator is its class and parameters."""
+        return plain(self, other=lambda x: type(x).__name__)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of its fields."""
+        return [f.name for f in fields(self)]  # type: ignore[arg-type]
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """The same with other values of its fields."""
+        return replace(self, **settings)  # type: ignore[type-var]
+
+
+# --- alone ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alone(Baseline):
+    """A classifier that each client fits to its own training trials; nothing leaves it."""
+
+    def fit_all(self, federation: Federation, seed: int) -> Fit:
+        """What answers for each client, by its name, and the bytes that were sent up and down for it: none."""
+        return {c.name: self.fit(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
 
     def make(self) -> Any:
         """A scikit-learn estimator, not yet fitted."""
@@ -290,7 +349,7 @@ def _centred(client: Client, stay: bool = False) -> _Centred:
 
 
 @dataclass(frozen=True)
-class Pooled(Checked):
+class Pooled(Baseline):
     """One linear classifier on the trials of all clients whose vectors mean the same: what federation replaces.
 
     What makes subjects comparable is that each one's vectors are taken at its own mean [3]_. So each client's vectors,
@@ -325,9 +384,10 @@ class Pooled(Checked):
         """What is pooled."""
         return f"Pooled {self.of.name}"
 
-    def check(self, federation: Federation) -> None:
-        """Refuse a regression."""
-        Alone.check(self.of, federation)
+    @property
+    def way(self) -> Literal["one place"]:
+        """All trials lie in one place."""
+        return "one place"
 
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """As of what is pooled."""
@@ -366,9 +426,6 @@ class Pooled(Checked):
             return np.asarray(model.predict_proba(self.of.prepare(move(x))))
 
         return Answers(model.classes_, lambda x: model.classes_[shares(x).argmax(1)], shares)
-
-
-Baseline = Alone | Pooled
 
 
 def poolable(federation: Federation) -> list[list[Client]]:
@@ -415,57 +472,6 @@ class Fitted(Run):
 
     def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
         raise NotImplementedError(f"{self.method.name} has no embedding, and what it fits is not kept; see per_client")
-
-
-@keywords.hinting(*RunOptions.names("measure"), where="baselines.run")
-def run(
-    federation: Federation, baseline: Baseline, *, seed: int = 0, measure: Sequence[Asked] = (), **options: Any
-) -> Run:
-    """Fit and test a baseline.
-
-    Parameters
-    ----------
-    federation : Federation
-        A classification of vectors.
-    baseline : Alone or Pooled
-    seed : int
-        Of the folds of `Chosen`; nothing else is random.
-    measure : sequence of str or callable
-        Measures of class probabilities, as for `simulate`; what it may look at beside them (``"own"`` …) is not here.
-    **options
-        Those of `simulate` that have no meaning here (``rounds``, ``participation`` …), so that baselines and methods
-        can be told the same; they are checked all the same.
-
-    Returns
-    -------
-    Run
-        Its history has one row. `Pooled` sends up features and labels as they lie in the federation, and the model
-        down to each client.
-
-    Raises
-    ------
-    ValueError
-        For a regression, inputs that are not vectors, and vectors that a classifier cannot take or `recentring` cannot
-        move; naming the client. Also for a classifier that tells no probabilities, where measures need them, and for
-        options that `simulate` would refuse.
-    TypeError
-        For options that `simulate` does not know.
-    ImportError
-        Where `MDM` or `Pooled` lack pyRiemann.
-    """
-    checks.instance("federation", federation, Federation)
-    checks.instance("baseline", baseline, Alone, Pooled, such_as="LDA()")
-    checks.seed(seed)
-    RunOptions(measure=measure, **options)
-    baseline.check(federation)
-    beside, scores = check_measure(measure, federation.task)
-    if beside:
-        raise ValueError(
-            f"measure must be one that a baseline has, of {[*MEASURES[federation.task]]}, got {beside[0]!r}"
-        )
-    begin = time.perf_counter()
-    federation = federation.to(torch.float32)  # what the federated methods see
-    return run_of(federation, baseline, baseline.fit_all(federation, seed), seed, begin, scores)
 
 
 def pool(baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()) -> Fit:
@@ -560,7 +566,7 @@ def run_of(
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main)).assign(**asked)
     run = Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
-    run.answered = baseline.answered(federation, models) if isinstance(baseline, Alone) else ""
+    run.answered = baseline.answered(federation, models)
     return run
 
 

@@ -335,7 +335,7 @@ def run_(
     """Run a method on a data set and print a table."""
     from hetfl_core import records
     from hetfl_core.engine.options import choose_device
-    from hetfl_core.engine.simulation import simulate
+    from hetfl_core.learners import simulate
 
     chosen = _method(method, _settings(set_))
     choose_device(device)

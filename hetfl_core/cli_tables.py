@@ -32,7 +32,7 @@ def compare_(
     target: Target,
     client: Client = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this HTML file.")] = None,
-    measure: Annotated[
+    metric: Annotated[
         str, typer.Option(help="auc, balanced_accuracy, accuracy, f1, log_loss or brier: what ways are compared by.")
     ] = "auc",
     methods: Annotated[
@@ -67,7 +67,7 @@ def compare_(
     given["prepare"] = _preparation(gaps, categories, absent_above, missing, decimal)
     tables = trials.Tables(tuple(map(str, files)), given)
     found = trials.run_all(
-        tables, _words(methods) or None, seeds=seeds, rounds=rounds, test_size=test_size, measure=measure, n_jobs=jobs
+        tables, _words(methods) or None, seeds=seeds, rounds=rounds, test_size=test_size, metric=metric, n_jobs=jobs
     )
     judged = judging.judge(found)
     print("\n".join(page.lines(found, judged)))

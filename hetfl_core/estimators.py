@@ -9,10 +9,10 @@ client and seed; each of its ``random_state`` is drawn from the seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.baselines import Alone, Answers, Fit, Predict
-from hetfl_core.federation import Client, Federation, blocks
+from hetfl_core.federation import Client, Federation, Spec, blocks
 from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -43,7 +43,7 @@ class PerSite(Alone):
         if not is_estimator(self.estimator):
             raise TypeError(
                 "estimator must have fit and predict, such as LogisticRegression(), got "
-                f"{checks.shown(self.estimator)}{_lacking(self.estimator)}"
+                f"{checks.shown(self.estimator)}{lacking(self.estimator)}"
             )
 
     @property
@@ -51,12 +51,28 @@ class PerSite(Alone):
         """The estimator's class."""
         return type(self.estimator).__name__
 
-    def check(self, federation: Federation) -> None:
+    def check(self, specs: Sequence[Spec]) -> None:
         """Refuse a regressor where there are classes, and a classifier where the target is a number."""
-        kind = _kind(self.estimator)
-        if kind is not None and kind != federation.task:
-            wanted = "classifier" if federation.task == "classification" else "regressor"
-            raise ValueError(f"{federation.name!r} is a {federation.task}: expected a {wanted}, got {self.name}")
+        kind, task = _kind(self.estimator), specs[0].task
+        if kind is not None and kind != task:
+            wanted = "classifier" if task == "classification" else "regressor"
+            raise ValueError(f"the federation is a {task}: expected a {wanted}, got {self.name}")
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the estimator's parameters, those of a pipeline's steps too (``"svc__C"``)."""
+        told = getattr(self.estimator, "get_params", None)
+        return sorted(told()) if callable(told) else []
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """The same with a copy of the estimator that has other parameters."""
+        from sklearn.base import clone
+
+        return replace(self, estimator=clone(self.estimator, safe=False).set_params(**settings))
+
+    def unwrapped(self) -> Any:
+        """The estimator."""
+        return self.estimator
 
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """Rows as a table, float64, where features have names, else as an array, shape (n, d); and labels.
@@ -128,10 +144,19 @@ class InOnePlace(PerSite):
         """What is pooled."""
         return f"{super().name} in one place"
 
-    def check(self, federation: Federation) -> None:
+    @property
+    def way(self) -> Literal["one place"]:  # type: ignore[override]
+        """All rows lie in one place."""
+        return "one place"
+
+    def unwrapped(self) -> Self:
+        """Itself, for an estimator alone would be fitted by each client."""
+        return self
+
+    def check(self, specs: Sequence[Spec]) -> None:
         """Refuse clients with different features."""
-        super().check(federation)
-        first, *others = federation
+        super().check(specs)
+        first, *others = specs
         for other in others:
             if (other.shapes, other.features) != (first.shapes, first.features):
                 raise ValueError(
@@ -153,7 +178,7 @@ def is_estimator(x: Any) -> bool:
     return not isinstance(x, type) and all(callable(getattr(x, name, None)) for name in ("fit", "predict"))
 
 
-def _lacking(x: Any) -> str:
+def lacking(x: Any) -> str:
     """Why something is no estimator, where that can be told: for want of brackets, or of an estimator within."""
     if isinstance(x, type):
         return " (without brackets)"
@@ -161,15 +186,6 @@ def _lacking(x: Any) -> str:
     if not inner:
         return ""
     return f", whose {inner[0]} is None: say which it is to work with, such as {inner[0]}=LogisticRegression()"
-
-
-def as_baseline(x: Any) -> Any:
-    """An estimator as the baseline that each client fits, anything else as it is.
-
-    Of scikit-learn's objects, which have ``get_params``, those that cannot be fitted are refused.
-    """
-    known = callable(getattr(x, "get_params", None)) and not isinstance(x, type)
-    return PerSite(x) if (known or is_estimator(x)) and not isinstance(x, Alone) else x
 
 
 def _kind(estimator: Any) -> Literal["classification", "regression"] | None:

@@ -737,7 +737,7 @@ def _() -> Any:
         for how in ("trained", "untrained")
     }
     return {
-        **{str(one)[:40]: baselines.run(fed, one, seed=2).per_client["accuracy"] for one in every},
+        **{str(one)[:40]: simulate(fed, one, seed=2).per_client["accuracy"] for one in every},
         **{f"joined, {how}": run.per_client["accuracy"] for how, run in joined.items()},
         "fewer": of_federation(fewer_trials(fed, 4, 3))["x"],
         "exponential": baselines.exponential(x),

@@ -32,6 +32,7 @@ CORE = [
     {"statistics", "plots", "deployment"},
     {"baselines", "benchmark"},
     {"estimators"},
+    {"learners"},
     {"comparing", "plugins"},
     {"tuning", "reporting"},
     {"cli_tables"},

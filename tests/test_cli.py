@@ -198,8 +198,8 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
 @pytest.mark.parametrize(
     ("command", "theirs", "ours"),
     [
-        ("compare", "--metric", "--measure"),
-        ("compare", "--scoring", "--measure"),
+        ("compare", "--measure", "--metric"),
+        ("compare", "--scoring", "--metric"),
         ("compare", "--cv", "--seeds"),
         ("run", "--random-state", "--seed"),
         ("run", "--n-jobs", "--workers"),

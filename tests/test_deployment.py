@@ -453,8 +453,8 @@ def test_tables_of_sites_come_out_as_in_one_process(view, tmp_path):
     """Bit for bit as `Federation.from_csv`, split and preparation included, in each view."""
     files, method = tables(tmp_path / "data"), VIEWS[view]
     whole = Federation.from_csv(files, target="ill", prepare=PREPARE)
-    run = in_one_process(view_of(whole, view), method, measure=["auc", "log_loss"])
-    grid, config = at_sites(dict(reversed(files.items())), method, {"measure": "auc log_loss"}, view=view)
+    run = in_one_process(view_of(whole, view), method, metric=["auc", "log_loss"])
+    grid, config = at_sites(dict(reversed(files.items())), method, {"metric": "auc log_loss"}, view=view)
     result = serve(grid, config, method)[method.name]
     assert_same_run(result, run)
     pd.testing.assert_series_equal(result.per_client["auc"], run.per_client["auc"])

@@ -455,7 +455,7 @@ def test_parameters_that_all_have_are_written_once(tmp_path):
 
 
 def test_a_baseline_keeps_no_model():
-    run = baselines.run(FED.of_common_features(), baselines.LDA())
+    run = simulate(FED.of_common_features(), baselines.LDA())
     with pytest.raises(ValueError, match="LDA keeps no model that could be used"):
         run.save("nowhere")
 

@@ -119,7 +119,8 @@ def _strange(record: RunRecord) -> str:
         return f"no experiment is run at scale {record.scale!r}"
     at = setting.at(record.scale)
     told = {name: record.settings.get(name) for name in ("rounds", "participation")}
-    if experiments.outdated(record) or (at.perform is None and told != {name: getattr(at, name) for name in told}):
+    alike = told["rounds"] == 0 or told == {name: getattr(at, name) for name in told}  # a baseline knows no rounds
+    if experiments.outdated(record) or (at.perform is None and not alike):
         return "the experiment runs the method with other settings now"
     return ""
 

@@ -70,7 +70,7 @@ def _named(methods: Methods) -> dict[str, Method]:
 
 KEYS = (
     *("classes", "rounds", "participation", "seed", "dtype", "task", "evaluate-every", "secure", "clipping-range"),
-    *("measure", "clients", "patience", "folder", "agreed"),
+    *("metric", "clients", "patience", "folder", "agreed"),
 )
 """Keys of a run config that are read here."""
 
@@ -79,7 +79,7 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
 
     Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``,
-    ``evaluate-every``, ``secure``, ``clipping-range`` and ``measure`` (names of measures with blanks between them, such
+    ``evaluate-every``, ``secure``, ``clipping-range`` and ``metric`` (names of metrics with blanks between them, such
     as ``"auc f1"``); all but the first have defaults.
 
     Parameters
@@ -104,7 +104,7 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
         raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
     dtype = checks.choice("dtype", config.get("dtype", "float32"), ("float32", "float64"))
     names: dict[str, Any] = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
-    names |= {"secure": bool, "clipping-range": float, "measure": lambda text: tuple(str(text).split())}
+    names |= {"secure": bool, "clipping-range": float, "metric": lambda text: tuple(str(text).split())}
     given = {key.replace("-", "_"): make(config[key]) for key, make in names.items() if key in config}  # type: ignore[operator]
     return RunSettings(int(config["classes"]), dtype=getattr(torch, dtype), **given)
 

@@ -44,7 +44,7 @@ Steps = Generator[Requests, Replies, T]
 SUM = "<sum>"
 """Name under which the sum of uploads comes back, with secure aggregation."""
 
-UNBOUND = ("rounds", "evaluate_every", "measure")
+UNBOUND = ("rounds", "evaluate_every", "metric")
 """Settings that may change when a run goes on."""
 
 FEW = 8

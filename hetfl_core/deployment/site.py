@@ -22,6 +22,7 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS, per_client
 from hetfl_core.engine.measures import MEASURES, Score, scored
+from hetfl_core.engine.measures import named as canonical
 from hetfl_core.engine.measures import told as shown
 from hetfl_core.engine.options import cpu_threads, with_networks
 from hetfl_core.engine.stacks import stack_split
@@ -58,7 +59,7 @@ class RunSettings(Checked):
         are rounded (see `hetfl_core.deployment.sums`).
     clipping_range : float
         With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
-    measure : tuple of str
+    metric : tuple of str
         Measures beside the usual figures, as for `simulate`, such as ``("auc", "f1")``.
     """
 
@@ -71,18 +72,19 @@ class RunSettings(Checked):
     evaluate_every: Count = 10
     secure: bool = False
     clipping_range: Positive = 8.0
-    measure: tuple[str, ...] = ()
+    metric: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for each in self.measure:
-            checks.choice("measure", each, tuple(MEASURES[self.task]))
+        object.__setattr__(self, "metric", tuple(map(canonical, self.metric)))
+        for each in self.metric:
+            checks.choice("metric", each, tuple(MEASURES[self.task]))
         checks.integer("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
 
     @property
     def scores(self) -> dict[str, Score]:
         """The measures by name, but for those that all runs have."""
-        named = {name: MEASURES[self.task][name] for name in sorted(self.measure)}
-        return {name: score for name, score in named.items() if name not in METRICS[self.task].per_client}
+        asked = {name: MEASURES[self.task][name] for name in sorted(self.metric)}
+        return {name: score for name, score in asked.items() if name not in METRICS[self.task].per_client}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -58,7 +59,7 @@ class Score:
 
 
 Asked = Measure | Named | Function | Score
-"""What ``measure`` of a run may list."""
+"""Entries of ``metric`` of a run."""
 
 
 def scorer(function: Function, *, greater_is_better: bool) -> Score:
@@ -75,7 +76,7 @@ def scorer(function: Function, *, greater_is_better: bool) -> Score:
     Returns
     -------
     Score
-        As ``measure`` of `hetfl_core.simulate` and `hetfl_core.tune`, and ``metric`` of `hetfl_core.compare`, take it.
+        As ``metric`` of `hetfl_core.simulate`, `hetfl_core.tune` and `hetfl_core.compare` takes it.
 
     Raises
     ------
@@ -211,9 +212,28 @@ def is_own(asked: Any) -> bool:
     return isinstance(asked, Score) or callable(asked)
 
 
-def check_measure(
-    asked: Sequence[Any], task: Kind, argument: str = "measure"
-) -> tuple[list[Measure], dict[str, Score]]:
+SCIKIT_LEARN: Mapping[str, Named] = MappingProxyType({"roc_auc": "auc", "roc_auc_ovr": "auc", "f1_macro": "f1"})
+"""Names of scikit-learn's scorers that are other words for a measure here.
+
+None that begins with ``neg_``: what is asked for by such a name is the negative of a loss, and losses are losses here.
+"""
+
+
+def named(asked: Any) -> Any:
+    """Name of a measure as it is written here: ``"roc_auc"`` is ``"auc"``, ``"log loss"`` is ``"log_loss"``.
+
+    Parameters
+    ----------
+    asked : object
+        Anything but a text is handed back as it is.
+    """
+    if not isinstance(asked, str):
+        return asked
+    plain = "_".join(asked.lower().replace("-", " ").split())
+    return SCIKIT_LEARN.get(plain, plain if plain in TAKEN else asked)
+
+
+def check_measure(asked: Sequence[Any], task: Kind, argument: str = "metric") -> tuple[list[Measure], dict[str, Score]]:
     """What `simulate` is to look at beside the usual, in one order and each once, and the measures by name.
 
     Parameters
@@ -234,7 +254,7 @@ def check_measure(
         For a name that is none, a measure of another kind of task, and a function without a name of its own.
     """
     scores: dict[str, Score] = {}
-    for each in (given := checks.sequence(argument, asked)):
+    for each in (given := list(map(named, checks.sequence(argument, asked)))):
         if is_own(each):
             scores |= _own(each, argument)
         elif checks.choice(argument, each, (*get_args(Measure), *MEASURES[task])) in MEASURES[task]:
@@ -281,7 +301,7 @@ def _ours(function: Any) -> str:
     return f": take {found.split(',')[0]}, by its name" if found else ""
 
 
-def direction(name: str, score: Score, argument: str = "measure") -> bool:
+def direction(name: str, score: Score, argument: str = "metric") -> bool:
     """Whether more of a measure is better; refused where nobody has said it.
 
     Parameters
@@ -374,9 +394,7 @@ def _undefined(name: str, score: Score, names: Sequence[str], gaps: np.ndarray) 
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real):
-        raise TypeError(
-            f"measure {name!r} must give a number, got {checks.shown(value)} of type {type(value).__name__}"
-        )
+        raise TypeError(f"metric {name!r} must give a number, got {checks.shown(value)} of type {type(value).__name__}")
     return float(value)
 
 

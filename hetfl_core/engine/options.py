@@ -37,7 +37,7 @@ class RunOptions:
 
     Parameters
     ----------
-    rounds, participation, evaluate_every, measure, last_step, validation
+    rounds, participation, evaluate_every, metric, last_step, validation
         What is run and looked at, as for `simulate`.
     engine, device, dtype, stack_size, workers, threads
         What computes it.
@@ -60,7 +60,7 @@ class RunOptions:
     checkpoint: str | Path | None = None
     progress: bool = True
     evaluate_every: int | Sequence[int] = 1
-    measure: Sequence[Asked] = ()
+    metric: Sequence[Asked] = ()
     last_step: LastStep = "shared"
     validation: Federation | None = None
     stack_size: int | None = None
@@ -80,7 +80,7 @@ class RunOptions:
             checks.path("checkpoint", self.checkpoint)
         checks.flag("progress", self.progress)
         check_schedule(self.evaluate_every, self.rounds)
-        checks.sequence("measure", self.measure)
+        checks.sequence("metric", self.metric)
         checks.choice("last_step", self.last_step, get_args(LastStep))
         if self.validation is not None:
             checks.instance("validation", self.validation, Federation)
@@ -114,7 +114,7 @@ class RunOptions:
         """
         checks.instance("federation", federation, Federation)
         check_participation(self.participation, len(federation))
-        check_measure(self.measure, federation.task)
+        check_measure(self.metric, federation.task)
         if self.secrets is not None:
             check_secrets(self.secrets, [client.name for client in federation])
         if self.validation is not None:

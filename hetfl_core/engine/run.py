@@ -50,7 +50,7 @@ class Run:
           is measured on test samples of the classes that a client holds. The second is the mean share of these
           samples: what clients can at best reach if they never name another class.
         - ``diverged``, the number of clients whose training diverged, where there are any.
-        - What `simulate` was asked to ``measure``: ``auc``, its mean over clients, ``auc_sd``, their standard
+        - What `simulate` was asked for as ``metric``: ``auc``, its mean over clients, ``auc_sd``, their standard
           deviation, and ``auc_worst``, the worst client's; likewise for the others, but that a bare function, which
           does not say whether more of it is better (`hetfl_core.scorer`), has no worst client.
         - ``bytes_up``, ``bytes_down`` and ``seconds``, totals of the run.
@@ -161,12 +161,12 @@ class Run:
         logits = {name: torch.as_tensor(outputs) for name, outputs in self.predict(split).items()}
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
-    def scores(self, *measure: Named | Function | Score, split: Literal["train", "test"] = "test") -> pd.DataFrame:
+    def scores(self, *metric: Named | Function | Score, split: Literal["train", "test"] = "test") -> pd.DataFrame:
         """Measures of each client's samples when the run is over.
 
         Parameters
         ----------
-        *measure : str or callable
+        *metric : str or callable
             As `simulate` takes them: ``"auc"``, ``"log_loss"`` …, or a function ``f(y, p)`` of your own, bare or in
             `hetfl_core.scorer`.
         split : {"train", "test"}
@@ -184,9 +184,9 @@ class Run:
             For a measure that is unknown, or needs a run to be looked at (``"own"``), and for another split.
         """
         task = self.federation.task
-        beside, scores = check_measure(measure, task)
+        beside, scores = check_measure(metric, task)
         if beside:
-            raise ValueError(f"measure must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
+            raise ValueError(f"metric must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
         outputs, labels = [torch.from_numpy(each) for each in self.predict(split).values()], self.labels(split)
         table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
         return table.assign(**scored(scores, told(outputs, task), [*labels.values()], [*labels], False))

@@ -160,7 +160,7 @@ def render(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    measure = trials.settings["measure"]
+    measure = trials.settings["metric"]
     digits = 3 if measure in LOWER else 1
     env.filters |= {"signed": lambda v: signed(v, digits), "level": lambda v: level(v, digits), "size": size}
     env.filters |= {"q": shlex.quote, "percent": level}
@@ -241,7 +241,7 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
     -------
     list of str
     """
-    measure = trials.settings["measure"]
+    measure = trials.settings["metric"]
     digits, name = 3 if measure in LOWER else 1, MEASURES[measure]
     width = max(len(way.label) for way in trials.ways)
     told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'low':>6}  {'high':>6}  {'p':>5}"]

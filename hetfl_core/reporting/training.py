@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from hetfl_core import checks
-from hetfl_core.engine.simulation import simulate
 from hetfl_core.engine.trained import Trained
 from hetfl_core.federation import Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import Local
 from hetfl_core.networks import MLP, Model, Params
 from hetfl_core.reporting.trials import Tables

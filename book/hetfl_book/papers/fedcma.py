@@ -39,8 +39,9 @@ from hetfl_book.papers import experiment, flic
 from hetfl_book.papers.experiment import Experiment, by_seed, validation
 from hetfl_core import checks
 from hetfl_core.datasets import femnist, toy
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run
 from hetfl_core.federation import Client, Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import FedAvg, FedCMA, FedGen, FedPAC, LGFedAvg, Local, Method, PFedHN
 from hetfl_core.networks import MLP, LeNet, Model, Network, NormalisedCNN, PerClient
 
