@@ -162,7 +162,7 @@ def of_run(run: Any) -> dict[str, Any]:
         "server": [run.server[name] for name in sorted(run.server)] or [0.0],
         "clients": [params[name] for params in run.params for name in sorted(params)],
         "embedded": numbers(run.embed("test")),
-        "predicted": numbers(run.predict("train")),
+        "predicted": numbers(run.outputs("train")),
     }
 
 

@@ -589,7 +589,7 @@ def test_a_classifier_has_no_embedding_and_says_so():
     with pytest.raises(NotImplementedError, match="LDA has no embedding"):
         run.embed()
     with pytest.raises(NotImplementedError, match=r"LDA .* what it fits is not kept; see per_client"):
-        run.predict()
+        run.outputs()
     assert run.settings["method"] == {"class": "LDA"}
     with pytest.raises(TypeError, match=r"method must be an object, such as LDA\(\), got the class LDA"):
         simulate(run.federation, LDA)

@@ -266,7 +266,7 @@ def test_classes_that_a_client_lacks_are_told_apart():
     result = simulate(fed, Local(Model(PHI), local_epochs=30, lr=0.01), metric=measures, **OPTIONS)
     held = {"u": torch.tensor([0, 1]), "v": torch.tensor([1, 2])}
     expected = []
-    for client, logits in zip(fed, result.predict("test").values(), strict=True):
+    for client, logits in zip(fed, result.outputs("test").values(), strict=True):
         mine = torch.isin(client.y_test, held[client.name])
         expected.append(float((torch.from_numpy(logits).argmax(1) == client.y_test)[mine].double().mean()))
     assert result.per_client["held_accuracy"].tolist() == pytest.approx(expected)

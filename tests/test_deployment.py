@@ -155,7 +155,7 @@ def test_the_final_model_stays_with_the_client(tmp_path):
         mine, received = load_model(tmp_path / client.name / client.name / method.name)
         assert_same_tensors(mine, params)
         x = client.x_test.double()
-        np.testing.assert_array_equal(method.predict(mine, received, x).numpy(), run.predict()[client.name])
+        np.testing.assert_array_equal(method.predict(mine, received, x).numpy(), run.outputs()[client.name])
     with pytest.raises(FileNotFoundError, match="written when a run ends"):
         load_model(tmp_path)
 

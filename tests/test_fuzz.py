@@ -390,7 +390,7 @@ CASES = {
         huge=False,
     ),
     "Run.embed": Case(RUN.embed, {"split": "train"}),
-    "Run.predict": Case(RUN.predict, {"split": "test"}),
+    "Run.outputs": Case(RUN.outputs, {"split": "test"}),
     "Run.probabilities": Case(RUN.probabilities, {"split": "test"}),
     "tune": Case(
         tune,

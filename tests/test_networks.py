@@ -134,7 +134,7 @@ def test_augmentation_is_for_training_alone_and_the_same_in_both_engines():
     params = stacked.params[0]
     x = fed.to(torch.float64)[0].x_test
     np.testing.assert_array_equal(
-        stacked.predict()["client-0"], Model(net.network).head(params, net.network(params, x))
+        stacked.outputs()["client-0"], Model(net.network).head(params, net.network(params, x))
     )
 
 

@@ -360,8 +360,8 @@ def test_random_predictions_depend_on_neither_engine_nor_stacks(options, monkeyp
     one = run(EQUAL, SHAKEN, engine="stacked", **common)
     monkeypatch.setattr(prediction, "PREDICTED_NUMBERS", 18 * 50)  # so that few are predicted at once
     other = run(EQUAL, SHAKEN, **common, **options)
-    for name, logits in one.predict().items():
-        np.testing.assert_allclose(logits, other.predict()[name], rtol=0, atol=1e-9)
+    for name, logits in one.outputs().items():
+        np.testing.assert_allclose(logits, other.outputs()[name], rtol=0, atol=1e-9)
     columns = ["accuracy", "own_accuracy", "server_accuracy"]
     np.testing.assert_allclose(one.history[columns], other.history[columns])
 
@@ -381,11 +381,11 @@ def test_predictions_of_a_run_are_those_that_were_measured():
     result = run(EQUAL, SHAKEN)
     assert result.final["accuracy"] == result.history["accuracy"].iloc[-1] != 0
     for row in result.per_client.itertuples():
-        right = result.predict()[row.client].argmax(1) == result.labels("test")[row.client]
+        right = result.outputs()[row.client].argmax(1) == result.labels("test")[row.client]
         assert right.mean() == pytest.approx(row.accuracy)
-    assert all(np.array_equal(a, b) for a, b in zip(result.predict().values(), result.predict().values(), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(result.outputs().values(), result.outputs().values(), strict=True))
     silent = {c.name: SHAKEN.predict(p, {}, c.x_test) for c, p in zip(result.federation, result.params, strict=True)}
-    assert all(np.abs(result.predict()[name] - silent[name].numpy()).max() > 1e-3 for name in silent)
+    assert all(np.abs(result.outputs()[name] - silent[name].numpy()).max() > 1e-3 for name in silent)
     parts = [prediction.prediction_noise(SHAKEN, EQUAL.specs()[0], 9, 0, 4, split, torch.float32)
              for split in ("train", "test")]  # fmt: skip
     assert parts[0]["each"].shape == (9, 3, 6)
@@ -484,7 +484,7 @@ def test_probabilities_are_the_softmax_of_what_is_predicted():
     result = uninterrupted(rounds=4)
     for name, p in result.probabilities("train").items():
         np.testing.assert_allclose(p.sum(1), 1)
-        logits = result.predict("train")[name].astype(float)
+        logits = result.outputs("train")[name].astype(float)
         np.testing.assert_allclose(np.log(p) - np.log(p[:, :1]), logits - logits[:, :1], atol=1e-6)
     with pytest.raises(ValueError, match=r"probabilities are those of classes, but .* is a regression"):
         run(REAL, Local(model=SMALL), rounds=1).probabilities()
@@ -501,7 +501,7 @@ def test_threads_are_put_back():
 def test_embeddings_and_predictions_come_client_by_client():
     fed, result = ragged(), uninterrupted(rounds=4)
     assert {n: z.shape for n, z in result.embed("train").items()} == {c.name: (c.n_train, 6) for c in fed}
-    logits = result.predict("test")
+    logits = result.outputs("test")
     right = [(logits[c.name].argmax(1) == c.y_test.numpy()).mean() for c in fed]
     assert sum(right) / len(right) == pytest.approx(result.final["accuracy"])
 
@@ -545,7 +545,7 @@ def test_regression_stacked_equals_loop_and_is_measured_in_squares(method):
     assert {"se", "mse", "train_mse"} <= set(result.history)
     assert not [column for column in result.history if "accuracy" in column or column == "ce"]
     assert list(result.per_client)[3:] == ["mse", "r2"]
-    outputs = result.predict("test")
+    outputs = result.outputs("test")
     for client, row in zip(result.federation, result.per_client.itertuples(), strict=True):
         assert outputs[client.name].shape == (9, 1)
         truth, guess = client.y_test.numpy(), outputs[client.name][:, 0]
@@ -560,7 +560,7 @@ def test_the_first_loss_of_a_regression_is_the_mean_squared_error_by_hand():
     """One epoch in one batch with a step of length 0: the loss is that of the initial model on all samples."""
     method = Local(model=SMALL, local_epochs=1, lr=0.0)
     result = run(REAL, method, rounds=1, participation=1.0, dtype=torch.float64)
-    outputs = result.predict("train")
+    outputs = result.outputs("train")
     each = [np.mean((outputs[c.name][:, 0] - c.y_train.numpy()) ** 2) for c in result.federation]
     assert result.history["se"].iloc[1] == pytest.approx(np.mean(each))
     assert result.history["train_mse"].iloc[1] == pytest.approx(np.mean(each))
@@ -874,7 +874,7 @@ def test_a_stopped_run_is_left_in_its_checkpoint(tmp_path):
 
 
 def predicts_the_same(a, b):
-    return all(np.array_equal(p, q) for p, q in zip(a.predict().values(), b.predict().values(), strict=True))
+    return all(np.array_equal(p, q) for p, q in zip(a.outputs().values(), b.outputs().values(), strict=True))
 
 
 @pytest.mark.parametrize("answer", [None, False, 0, 1, "stop", [None, None], np.False_, {"round": 1}])

@@ -238,7 +238,7 @@ def test_of_a_regression_numbers_are_predicted(tmp_path):
     fed = Federation.from_arrays({"a": (rng.normal(size=(20, 3)), rng.normal(size=20))}, task="regression")
     run = run_of(Local(SMALL, local_epochs=1), fed, last_step="own")
     model = load_trained(run.save(tmp_path))
-    np.testing.assert_allclose(model.predict(fed[0].x_test.numpy()), run.predict()["a"][:, 0], rtol=1e-6)
+    np.testing.assert_allclose(model.predict(fed[0].x_test.numpy()), run.outputs()["a"][:, 0], rtol=1e-6)
     with pytest.raises(ValueError, match="client 'a': a regression has no class probabilities"):
         model.predict_proba(fed[0].x_test.numpy())
 

@@ -210,8 +210,8 @@ def test_one_stack_and_buckets_and_loop_agree(named, monkeypatch):
         assert largest_difference(several, other) < 1e-9
         figures = [r.history.drop(columns="seconds").to_numpy(float) for r in (several, other)]
         np.testing.assert_allclose(*figures, rtol=0, atol=1e-9)
-        for name, predicted in several.predict("test").items():
-            np.testing.assert_allclose(predicted, other.predict("test")[name], rtol=0, atol=1e-9)
+        for name, predicted in several.outputs("test").items():
+            np.testing.assert_allclose(predicted, other.outputs("test")[name], rtol=0, atol=1e-9)
 
 
 def test_padded_weights_stay_zero():

@@ -374,7 +374,7 @@ def heads_averaged(federation: Federation, method: Method, *, seed: int, **optio
     run = replace(run, params=[{**each, **mean} for each in run.params])
     said, labels = {}, {}
     for split in ("train", "test"):
-        outputs = run.predict(split).values()  # type: ignore[arg-type]
+        outputs = run.outputs(split).values()  # type: ignore[arg-type]
         said[split] = [evaluation.decided(torch.as_tensor(each)).numpy() for each in outputs]
         labels[split] = list(run.labels(split).values())  # type: ignore[arg-type]
     final = {name: run.final[name] for name in ("bytes_up", "bytes_down", "seconds")}
