@@ -19,6 +19,8 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FedAvg, base
 from hetfl_core.networks import MLP, Model
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[1]
 
 
