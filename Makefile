@@ -85,12 +85,20 @@ copies:  ## after 'make book', for who publishes it: put the notebooks that Cola
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 
+# On Linux the usual index has PyTorch with CUDA, gigabytes that nothing here needs: it comes from PyTorch's own index for
+# processors. `make TORCH_INDEX= ...` leaves that out, for a GPU; so does an address that gives no answer within seconds.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+torch_for_processors = test "$$(uname -s)" != Linux || test -z "$(TORCH_INDEX)" \
+  || $(PY) -m pip install --quiet --no-deps --retries 1 --timeout 10 -c constraints.txt --index-url "$(TORCH_INDEX)" torch \
+  || echo "$(TORCH_INDEX) gave no PyTorch: the usual index will, with CUDA on Linux"
+
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer was found; name one with 'make PYTHON=/path/to/python ...'"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call system,python3-venv) \
 	  || { echo "this Python cannot make environments: on Debian and Ubuntu install 'python3-venv' and try again"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
+	@$(torch_for_processors)
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(PY) -m ipykernel install --sys-prefix --name python3 >/dev/null
 	@touch $@
