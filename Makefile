@@ -89,7 +89,7 @@ copies:  ## after 'make book', for who publishes it: put the notebooks that Cola
 # processors. `make TORCH_INDEX= ...` leaves that out, for a GPU; so does an address that gives no answer within seconds.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 torch_for_processors = test "$$(uname -s)" != Linux || test -z "$(TORCH_INDEX)" \
-  || $(PY) -m pip install --quiet --no-deps --retries 1 --timeout 10 -c constraints.txt --index-url "$(TORCH_INDEX)" torch \
+  || $(PY) -m pip install --quiet --no-deps --retries 1 --timeout 10 -c constraints.txt --index-url "$(TORCH_INDEX)" torch 2>/dev/null \
   || echo "$(TORCH_INDEX) gave no PyTorch: the usual index will, with CUDA on Linux"
 
 $(READY): pyproject.toml constraints.txt

@@ -98,7 +98,7 @@ def test_a_base_that_does_not_exist_is_said(repository: Path) -> None:
 def tracked() -> list[str]:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    paths = quick.git("ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
+    paths = quick.git("ls-files", "-z").split("\0")
     return [path for path in paths if path and (ROOT / path).exists()]
 
 
