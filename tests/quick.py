@@ -201,13 +201,17 @@ def nearest(path: str) -> set[str]:
     return {file for file, text in sources().items() if is_test(file) and name in text} | named([FRAME])
 
 
+NIGHTLY = r"pytest\.mark\.(nightly|browser|realdata)\b"
+"""Marks of the nightly tier: `conftest.py` gives it to tests with the other two."""
+
+
 def is_nightly(path: str) -> bool:
     """Whether tests of a file, or all of them, belong to the nightly tier."""
-    return "pytest.mark.nightly" in sources()[path]
+    return bool(re.search(NIGHTLY, sources()[path]))
 
 
 def whole_file_is_nightly(path: str) -> bool:
-    return bool(re.search(r"^pytestmark = .*pytest\.mark\.nightly", sources()[path], re.MULTILINE))
+    return bool(re.search(rf"^pytestmark = .*{NIGHTLY}", sources()[path], re.MULTILINE))
 
 
 # --- the program ----------------------------------------------------------------------------------------------------

@@ -149,7 +149,6 @@ def test_the_three_terms_are_named_in_the_drawing() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.nightly
 def test_an_anchor_is_dragged_and_the_sliders_follow(on_phone: Any) -> None:
     page = on_phone(drawn().html())
     assert page.locator("output").all_inner_texts() == ["4", "0"]

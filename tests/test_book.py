@@ -607,6 +607,7 @@ chapter
 """
 
 
+@pytest.mark.nightly
 def test_the_ledger_in_a_table(extension: ModuleType) -> None:
     """Counted anew from the ledger's own lines."""
     said = extension.tally_table().split("\n")

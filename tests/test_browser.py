@@ -43,7 +43,7 @@ REFERENCE = [p for p in PAGES if "generated/" in p]
 CHAPTERS = [p for p in PAGES if '<div class="cell' in (HTML / p).read_text("utf8") and "/" not in p]
 SCRIPTS_MOST = 1_800_000  # bytes, uncompressed
 
-pytestmark = [pytest.mark.browser, pytest.mark.nightly]
+pytestmark = pytest.mark.browser
 
 
 def missing(what: str) -> None:

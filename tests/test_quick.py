@@ -45,13 +45,35 @@ def test_every_test_stands_in_a_file_that_pytest_looks_into() -> None:
         assert quick.is_test(path) or not [name for name in defined if name.startswith(("test_", "Test"))], path
 
 
-def test_what_drives_a_browser_is_nightly() -> None:
-    """Both marks stand together, in a file's `pytestmark` or above a test."""
-    for path, text in quick.sources().items():
-        if quick.is_test(path) and path != "tests/test_quick.py":
-            assert len(re.findall(r"pytest\.mark\.browser\b", text)) <= len(
-                re.findall(r"pytest\.mark\.nightly\b", text)
-            ), path
+def test_what_needs_a_browser_or_real_files_is_nightly(pytester: pytest.Pytester) -> None:
+    """By the project's own `conftest.py`, before pytest chooses by marks."""
+    hook = f"""
+        import importlib.util, pytest, sys
+        sys.path.insert(0, {str(ROOT / "tests")!r})
+        spec = importlib.util.spec_from_file_location("of_the_project", {str(ROOT / "tests" / "conftest.py")!r})
+        project = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(project)
+        pytest_collection_modifyitems = project.pytest_collection_modifyitems
+    """
+    pytester.makeconftest(hook)
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.browser
+        def test_a(): pass
+
+        @pytest.mark.realdata("x")
+        def test_b(): pass
+
+        @pytest.mark.nightly
+        def test_c(): pass
+
+        def test_d(): pass
+    """)
+    chosen = {
+        mark: pytester.runpytest("-q", "--collect-only", "-m", mark).outlines for mark in ("nightly", "not nightly")
+    }
+    assert [[line[-1] for line in lines if "::" in line] for lines in chosen.values()] == [["a", "b", "c"], ["d"]]
 
 
 # --- what has changed -----------------------------------------------------------------------------------------------
@@ -173,7 +195,7 @@ def test_the_public_workflows_run_both_tiers_and_the_long_one_where_its_tests_ch
     events = flows["book"][True]  # YAML takes the word "on" for a truth value
     assert "paths" not in (events["push"] or {}), "all of it runs on main"
     watched = events["pull_request"]["paths"]
-    night = [path for path in quick.sources() if quick.is_test(path) and quick.is_nightly(path)]
+    night = [path for path in quick.sources() if quick.is_test(path) and quick.whole_file_is_nightly(path)]
     unseen = [path for path in [*night, "Makefile", "hetfl_core/deployment/site.py", "book/flic.ipynb"] if not any(
         quick.fnmatchcase(path, pattern.replace("**", "*")) for pattern in watched
     )]  # fmt: skip

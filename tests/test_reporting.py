@@ -623,6 +623,7 @@ def from_csv_to_a_prediction(monkeypatch, capsys, patients: pd.DataFrame, *more:
     return printed
 
 
+@pytest.mark.nightly
 def test_three_commands_on_made_patients(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     printed = from_csv_to_a_prediction(monkeypatch, capsys, heart.patients(made=True), "--rounds", "2")
@@ -641,6 +642,7 @@ def test_columns_that_split_rows_are_no_features_of_what_is_trained(monkeypatch,
     assert "ignore=['word', 'day']," in shown
 
 
+@pytest.mark.nightly
 @pytest.mark.realdata("heart.hospitals")
 def test_three_commands_on_the_four_hospitals(monkeypatch, capsys, tmp_path):
     patients = heart.patients()

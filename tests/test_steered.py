@@ -148,7 +148,6 @@ def test_classes_are_shared_out_more_evenly_the_larger_alpha() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.nightly
 def test_sliders_move_the_marks_and_say_where_they_stand(on_phone: Any) -> None:
     page = on_phone(made().html())
     means = page.locator("text.steers")
