@@ -77,6 +77,7 @@ def test_held_libraries_compute_with_avx2():
     assert scalar == expected | {"isa": "default", "numpy": "sse", "blas": "nehalem"}, "what a user has set stays"
 
 
+@pytest.mark.nightly
 @x86
 @pytest.mark.skipif("avx512f" not in CPU, reason="this CPU has no AVX-512, or does not say so")
 def test_wider_vectors_round_otherwise_and_holding_undoes_it():
