@@ -58,7 +58,7 @@ test: $(READY)  ## run every test that a change of code can break (PYTEST='-k fl
 	$(TESTS) -n $(JOBS) -m "not nightly" $(PYTEST)
 
 # One process more than cores: much of these tests' time is waiting, for a browser, for processes, for limits of time.
-nightly: $(READY) browser  ## run the long tests: browser, Flower, building, grading, wheels, what CONTRIBUTING says
+nightly: $(READY) browser  ## run the long tests: browser, real files, processes, building, grading, wheels, recipes
 	$(TESTS) -n $$(($(JOBS) + 1)) -m nightly $(PYTEST)
 
 N ?= 200
