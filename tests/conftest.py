@@ -23,8 +23,6 @@ from hypothesis import settings  # noqa: E402
 
 from hetfl_core.datasets import registry  # noqa: E402
 
-pytest_plugins = "pytester"
-
 torch.set_num_threads(1)
 settings.register_profile("hetfl", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("hetfl")

@@ -6,7 +6,9 @@ import ast
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
+import conftest
 import pytest
 import yaml
 
@@ -45,35 +47,15 @@ def test_every_test_stands_in_a_file_that_pytest_looks_into() -> None:
         assert quick.is_test(path) or not [name for name in defined if name.startswith(("test_", "Test"))], path
 
 
-def test_what_needs_a_browser_or_real_files_is_nightly(pytester: pytest.Pytester) -> None:
-    """By the project's own `conftest.py`, before pytest chooses by marks."""
-    hook = f"""
-        import importlib.util, pytest, sys
-        sys.path.insert(0, {str(ROOT / "tests")!r})
-        spec = importlib.util.spec_from_file_location("of_the_project", {str(ROOT / "tests" / "conftest.py")!r})
-        project = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(project)
-        pytest_collection_modifyitems = project.pytest_collection_modifyitems
-    """
-    pytester.makeconftest(hook)
-    pytester.makepyfile("""
-        import pytest
-
-        @pytest.mark.browser
-        def test_a(): pass
-
-        @pytest.mark.realdata("x")
-        def test_b(): pass
-
-        @pytest.mark.nightly
-        def test_c(): pass
-
-        def test_d(): pass
-    """)
-    chosen = {
-        mark: pytester.runpytest("-q", "--collect-only", "-m", mark).outlines for mark in ("nightly", "not nightly")
-    }
-    assert [[line[-1] for line in lines if "::" in line] for lines in chosen.values()] == [["a", "b", "c"], ["d"]]
+@pytest.mark.parametrize("mark", ["browser", "realdata", "nightly", "cuda", None])
+def test_what_needs_a_browser_or_real_files_is_nightly(mark: str | None) -> None:
+    """Before pytest chooses by marks."""
+    given: list[str] = [mark] if mark else []
+    item = SimpleNamespace(path=Path("test_a.py"), add_marker=given.append)
+    item.get_closest_marker = lambda name: name if name in given else None
+    conftest.pytest_collection_modifyitems([item])
+    assert ("nightly" in given) == (mark in ("browser", "realdata", "nightly"))
+    assert conftest.pytest_collection_modifyitems.pytest_impl["tryfirst"]
 
 
 # --- what has changed -----------------------------------------------------------------------------------------------
