@@ -36,6 +36,9 @@ FRAME = "repository"
 
 PACKAGES = {"hetfl_core": "hetfl_core", "book/hetfl_book": "hetfl_book"}
 
+RECORDS = "book cards collecting experiments facts guide report_components results statistics storage waiting"
+"""Tests that read records of any kind."""
+
 ELSEWHERE = {
     "hetfl_core/__init__.py": "cli public",
     "hetfl_core/__main__.py": "cli",
@@ -57,8 +60,12 @@ ELSEWHERE = {
     "book/hetfl_book/papers/*.py": "experiments flic_published jobs",
     "book/hetfl_book/theory/fedcma.py": "theory_fedcma",
     "book/hetfl_book/theory/hyfem.py": "theory_hyfem",
-    "data/results/*": "comparison facts guide headtohead hospitals ledger records report_components results statistics "
-    "storage waiting",
+    "data/results/fedcma/*": f"{RECORDS} fedcma_settings",
+    "data/results/fedcr/*": f"{RECORDS} fedcr_settings",
+    "data/results/headtohead/*": f"{RECORDS} headtohead",
+    "data/results/heart/*": f"{RECORDS} hospitals",
+    "data/results/hyfem/*": f"{RECORDS} hyfem_settings",
+    "data/results/*": RECORDS,
     "data/paper/*": "comparison facts ledger statistics",
     "data/grids/*": "anchors_drawn steered",
     "data/cards/*": "datasets registry",
