@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test core mutants values lint assignments address copies browser lock clean
+.PHONY: help book serve lab quick test nightly mutants values lint assignments address copies browser lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -13,7 +13,7 @@ PYTEST ?=
 
 # The first Python that is new enough; PYTHON=/path/to/python overrides it.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 
 # How many notebooks, tests or mutants at a time: one per core, but eight at most, for each holds about half a gigabyte.
 JOBS ?= $(shell cores=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
@@ -45,14 +45,21 @@ lab: $(READY)  ## open the chapters in JupyterLab
 	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PY) -m pip install --quiet -c constraints.txt jupyterlab
 	$(HOLD) && $(PY) -m jupyter lab --notebook-dir=book
 
+# Three tiers. Tests marked `nightly` are in the last one, all others in the one before; `quick` runs some of those.
 # A process that has nothing left takes tests off the end of another's list, so that tests of one file, which share what
 # is costly to make, stay together as long as both are busy.
-# One process more than cores: a third of the tests' time is waiting, for a browser, for processes, for limits of time.
-test: $(READY) browser  ## run every test, on all cores, and list the slowest (PYTEST='-k flic -x' passes options on)
-	$(PY) -m pytest -n $$(($(JOBS) + 1)) --dist worksteal --durations=20 $(PYTEST)
+TESTS := $(PY) -m pytest --dist worksteal --durations=20
+BASE ?=
 
-core: $(READY)  ## the core's own tests alone, in some minutes: those that run on any system
-	$(PY) -m pytest -n $(JOBS) @tests/core.txt $(PYTEST)
+quick: $(READY)  ## run the tests of what you changed since you left main (BASE=commit for another beginning)
+	$(PY) tests/quick.py --base '$(BASE)' -n $(JOBS) --dist worksteal $(PYTEST)
+
+test: $(READY)  ## run every test that a change of code can break (PYTEST='-k flic -x' passes options on)
+	$(TESTS) -n $(JOBS) -m "not nightly" $(PYTEST)
+
+# One process more than cores: much of these tests' time is waiting, for a browser, for processes, for limits of time.
+nightly: $(READY) browser  ## run the long tests: browser, real files, processes, building, grading, wheels, recipes
+	$(TESTS) -n $$(($(JOBS) + 1)) -m nightly $(PYTEST)
 
 N ?= 200
 SEED ?= 0
@@ -62,7 +69,7 @@ mutants: $(READY)  ## change the core at N=200 random places (SEED=0 ONLY=partit
 values: $(READY)  ## write down anew what the core computes and promises (tests/golden.json), where a change of it is meant
 	$(HOLD) && $(PY) tests/test_golden.py
 
-lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
+lint: $(READY)  ## ruff and mypy alone; 'make nightly' runs them too
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -78,12 +85,20 @@ copies:  ## after 'make book', for who publishes it: put the notebooks that Cola
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 
+# On Linux the usual index has PyTorch with CUDA, gigabytes that nothing here needs: it comes from PyTorch's own index for
+# processors. `make TORCH_INDEX= ...` leaves that out, for a GPU; so does an address that gives no answer within seconds.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+torch_for_processors = test "$$(uname -s)" != Linux || test -z "$(TORCH_INDEX)" \
+  || $(PY) -m pip install --quiet --no-deps --retries 1 --timeout 10 -c constraints.txt --index-url "$(TORCH_INDEX)" torch 2>/dev/null \
+  || echo "$(TORCH_INDEX) gave no PyTorch: the usual index will, with CUDA on Linux"
+
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer was found; name one with 'make PYTHON=/path/to/python ...'"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call system,python3-venv) \
 	  || { echo "this Python cannot make environments: on Debian and Ubuntu install 'python3-venv' and try again"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
+	@$(torch_for_processors)
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(PY) -m ipykernel install --sys-prefix --name python3 >/dev/null
 	@touch $@

@@ -39,8 +39,12 @@ FIRST = ("flower", "repository", "recipes", "contributing", "building", "assignm
 """Files whose tests last long and mostly wait: of several processes, the others have something to do meanwhile."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files in `FIRST`; all else stays in its order."""
+    """Begin with the files in `FIRST`; what needs a browser or files that a fresh clone lacks is nightly by itself."""
+    for item in items:
+        if item.get_closest_marker("browser") or item.get_closest_marker("realdata"):
+            item.add_marker("nightly")
     places = {f"test_{name}": place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
 

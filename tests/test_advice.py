@@ -30,6 +30,7 @@ def test_where_there_is_much_to_gain_it_mostly_says_together() -> None:
     assert (rows["verdict"] == "together").sum() >= 20
 
 
+@pytest.mark.nightly
 def test_the_file_is_what_comes_out() -> None:
     """One made anew, of a kind in which trees alone are as good as any way of learning together."""
     row = TABLE.set_index(["kind", "seed"]).loc["interaction", 1000]

@@ -26,6 +26,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from scipy.optimize import linear_sum_assignment
 
+pytestmark = pytest.mark.nightly
+
 pytest.importorskip("otter", reason="otter-grader is not installed")
 
 ROOT = Path(__file__).resolve().parents[1]

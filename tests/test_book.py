@@ -7,9 +7,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import nbformat
 import pandas as pd
@@ -62,56 +64,70 @@ def text(path: Path) -> str:
     """The Markdown of a page."""
     if path.suffix == ".md":
         return path.read_text("utf8")
-    cells = nbformat.read(path, as_version=4).cells
+    cells = read(path).cells
     return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
 
 
-@pytest.fixture(params=NOTEBOOKS, ids=name)
-def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
-    return nbformat.read(request.param, as_version=4)
+@cache
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
 
 
-@pytest.fixture(params=CHAPTERS, ids=name)
-def chapter(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
-    return nbformat.read(request.param, as_version=4)
+def wrong(paths: Iterable[Path], look: Callable[[nbformat.NotebookNode], Iterable[Any]]) -> dict[str, list[Any]]:
+    """What a look at each notebook finds, of those in which it finds something."""
+    found = {name(path): list(look(read(path))) for path in paths}
+    return {page: faults for page, faults in found.items() if faults}
 
 
-@pytest.fixture(params=[p for p in CHAPTERS if p in CARRY], ids=name)
-def older(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
-    """A chapter that does not follow `test_part_one`."""
-    return nbformat.read(request.param, as_version=4)
+OLDER = [path for path in CHAPTERS if path in CARRY]
+"""Chapters that do not follow `test_part_one`."""
 
 
 # --- notebooks --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("error::nbformat.warnings.MissingIDFieldWarning")
-def test_notebook_is_valid_and_carries_nothing_that_was_run(notebook: nbformat.NotebookNode) -> None:
-    nbformat.validate(notebook)
-    assert "widgets" not in notebook.metadata
-    for cell in notebook.cells:
-        assert not cell.get("outputs"), f"clear the outputs of: {cell.source[:80]}"
-        assert cell.get("execution_count") is None, f"clear the execution count of: {cell.source[:80]}"
-        assert not cell.get("attachments"), f"put attached pictures into _static: {cell.source[:80]}"
+def test_notebooks_are_valid_and_carry_nothing_that_was_run() -> None:
+    def look(notebook: nbformat.NotebookNode) -> Iterator[str]:
+        nbformat.validate(notebook)
+        yield from ["widgets"] if "widgets" in notebook.metadata else []
+        for cell in notebook.cells:
+            if cell.get("outputs"):
+                yield f"clear the outputs of: {cell.source[:80]}"
+            if cell.get("execution_count") is not None:
+                yield f"clear the execution count of: {cell.source[:80]}"
+            if cell.get("attachments"):
+                yield f"put attached pictures into _static: {cell.source[:80]}"
+
+    read.cache_clear()  # what is read anew may warn
+    assert wrong(NOTEBOOKS, look) == {}
 
 
-def test_notebook_reads_no_file_beside_it(notebook: nbformat.NotebookNode) -> None:
+def test_notebooks_read_no_file_beside_them() -> None:
     """In Colab, or after the page's download button, there is none: what is shipped, `data_path` finds."""
-    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     relative = r"""(?:open|Path|read_\w+|imread|loadtxt|genfromtxt|np\.load)\(\s*r?f?["'](?!https?://|/)[^"'\n]*["']"""
-    assert [found for found in re.findall(relative, code) if "utf" not in found] == []
+
+    def look(notebook: nbformat.NotebookNode) -> list[str]:
+        code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+        return [found for found in re.findall(relative, code) if "utf" not in found]
+
+    assert wrong(NOTEBOOKS, look) == {}
 
 
-def test_notebook_opens_with_a_python_kernel_anywhere(notebook: nbformat.NotebookNode) -> None:
-    assert notebook.metadata.kernelspec.name == "python3"
+def test_notebooks_open_with_a_python_kernel_anywhere() -> None:
+    assert wrong(NOTEBOOKS, lambda notebook: {notebook.metadata.kernelspec.name} - {"python3"}) == {}
 
 
-def test_notebook_starts_with_its_title(notebook: nbformat.NotebookNode) -> None:
-    cells = [c for c in notebook.cells if c.cell_type != "raw"]
-    assert cells[0].cell_type == "markdown"
-    assert re.match(r"# \S", cells[0].source)
-    titles = [line for c in cells if c.cell_type == "markdown" for line in outside_code(c.source) if line[:2] == "# "]
-    assert len(titles) == 1, titles
+def test_notebooks_start_with_their_one_title() -> None:
+    def look(notebook: nbformat.NotebookNode) -> Iterator[str]:
+        prose = [c.source for c in notebook.cells if c.cell_type == "markdown"]
+        first = next(c for c in notebook.cells if c.cell_type != "raw")
+        if first.cell_type != "markdown" or not re.match(r"# \S", first.source):
+            yield f"does not start with its title: {first.source[:80]}"
+        titles = [line for source in prose for line in outside_code(source) if line[:2] == "# "]
+        yield from [] if len(titles) == 1 else titles
+
+    assert wrong(NOTEBOOKS, look) == {}
 
 
 def outside_code(source: str) -> Iterator[str]:
@@ -126,34 +142,51 @@ def outside_code(source: str) -> Iterator[str]:
             yield line
 
 
-def test_first_code_cell_of_a_chapter_installs_the_core(older: nbformat.NotebookNode) -> None:
-    first = next(c for c in older.cells if c.cell_type == "code")
-    source = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", first.source)
-    assert source.startswith(INSTALL), f"the first code cell must start with:\n{INSTALL}"
+def test_first_code_cell_of_a_chapter_installs_the_core() -> None:
+    def look(notebook: nbformat.NotebookNode) -> Iterator[str]:
+        first = next(c for c in notebook.cells if c.cell_type == "code")
+        source = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", first.source)
+        yield from [] if source.startswith(INSTALL) else [f"the first code cell must start with:\n{INSTALL}"]
+
+    assert wrong(OLDER, look) == {}
 
 
-def test_chapter_fits_into_a_lesson(older: nbformat.NotebookNode) -> None:
+FOLDED = {"hide-input", "remove-input", "hide-cell", "remove-cell"}
+
+
+def test_chapters_fit_into_a_lesson() -> None:
     """45 minutes, 4 400 words, those with results among them, and no code cell that is seen is longer than a screen."""
-    first = next(c.source for c in older.cells if c.cell_type == "markdown")
-    (minutes,) = re.findall(r"\*\*What it takes\.\*\*[^*]*?(\d+) minutes", first)
-    assert int(minutes) <= 45
-    assert sum(len(c.source.split()) for c in older.cells if c.cell_type == "markdown") <= 4400
-    for cell in older.cells:
-        if cell.cell_type == "code" and not {"hide-input", "remove-input", "hide-cell", "remove-cell"} & set(
-            cell.metadata.get("tags", [])
-        ):
-            assert len(cell.source.splitlines()) <= 30, f"fold or split the cell {cell.id}"
+
+    def look(notebook: nbformat.NotebookNode) -> Iterator[str]:
+        prose = [c.source for c in notebook.cells if c.cell_type == "markdown"]
+        [minutes] = re.findall(r"\*\*What it takes\.\*\*[^*]*?(\d+) minutes", prose[0])
+        words = sum(len(source.split()) for source in prose)
+        if int(minutes) > 45 or words > 4400:
+            yield f"{minutes} minutes, {words} words"
+        for cell in notebook.cells:
+            seen = cell.cell_type == "code" and not FOLDED & set(cell.metadata.get("tags", []))
+            if seen and len(cell.source.splitlines()) > 30:
+                yield f"fold or split the cell {cell.id}"
+
+    assert wrong(OLDER, look) == {}
 
 
-def test_exercises_have_hidden_solutions(chapter: nbformat.NotebookNode) -> None:
-    source = "\n".join(c.source for c in chapter.cells if c.cell_type == "markdown")
-    exercises = re.findall(r"\{exercise(?:-start)?\}[^\n]*\n:label: (\S+)", source)
-    solutions = re.findall(r"\{solution(?:-start)?\} (\S+)[^\n]*\n((?::.*\n)*)", source)
-    assert exercises, "a chapter has exercises"
-    assert len(exercises) == source.count("{exercise"), "every exercise carries a :label: on its first line"
-    assert {label for label, _ in solutions} == set(exercises)
-    for label, options in solutions:
-        assert "dropdown" in options, f"the solution of {label} is not hidden: give it ':class: dropdown'"
+def test_exercises_have_hidden_solutions() -> None:
+    def look(notebook: nbformat.NotebookNode) -> Iterator[str]:
+        source = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+        exercises = re.findall(r"\{exercise(?:-start)?\}[^\n]*\n:label: (\S+)", source)
+        solutions = re.findall(r"\{solution(?:-start)?\} (\S+)[^\n]*\n((?::.*\n)*)", source)
+        if not exercises:
+            yield "a chapter has exercises"
+        if len(exercises) != source.count("{exercise"):
+            yield "every exercise carries a :label: on its first line"
+        if {label for label, _ in solutions} != set(exercises):
+            yield f"exercises {sorted(exercises)}, and solutions {sorted(label for label, _ in solutions)}"
+        for label, options in solutions:
+            if "dropdown" not in options:
+                yield f"the solution of {label} is not hidden: give it ':class: dropdown'"
+
+    assert wrong(CHAPTERS, look) == {}
 
 
 # --- references -------------------------------------------------------------------------------------------------
@@ -212,12 +245,12 @@ def test_contents_list_every_page_once() -> None:
     assert set(listed) == {name(p.with_suffix("")) for p in pages()}
 
 
-@pytest.mark.parametrize("page", pages(), ids=name)
-def test_pictures_have_alt_text(page: Path) -> None:
-    source = text(page)
-    assert not re.findall(r"!\[\s*\]\(", source)
-    for options in re.findall(r"\{(?:image|figure)\}[^\n]*\n((?::.*\n)*)", source):
-        assert re.search(r"^:alt: \S", options, re.MULTILINE), f"no alt text: {options}"
+def test_pictures_have_alt_text() -> None:
+    for page in pages():
+        source = text(page)
+        assert not re.findall(r"!\[\s*\]\(", source), name(page)
+        for options in re.findall(r"\{(?:image|figure)\}[^\n]*\n((?::.*\n)*)", source):
+            assert re.search(r"^:alt: \S", options, re.MULTILINE), f"{name(page)}: no alt text: {options}"
 
 
 def test_mathjax_is_vendored_with_its_licence_and_nothing_more() -> None:
@@ -453,16 +486,18 @@ def run_cell(source: str, **found: bool) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize("path", CARRY, ids=name)
-def test_install_cells_say_what_to_do_or_install_from_the_address(path: Path) -> None:
-    cell = next(c.source for c in nbformat.read(path, as_version=4).cells if c.source.count("REPOSITORY = "))
-    cell = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", cell.partition("git+{REPOSITORY}")[0] + 'git+{REPOSITORY}"')
-    assert run_cell(cell, hetfl_core=True, otter=True) == []
-    with pytest.raises(ModuleNotFoundError, match=r"run `pip install \.` in a clone"):
-        run_cell(cell, otter=True)
-    filled = cell.replace('REPOSITORY = ""', f'REPOSITORY = "{SOMEWHERE}"')
-    (asked,) = run_cell(filled, otter=True)
-    assert asked.endswith(f'"hetfl-core @ git+{SOMEWHERE}"')
+def test_install_cells_say_what_to_do_or_install_from_the_address() -> None:
+    """Each that there is: chapters have the same one, notebooks of assignments another."""
+    cells = {next(c.source for c in read(path).cells if c.source.count("REPOSITORY = ")) for path in CARRY}
+    kinds = {cell.partition("git+{REPOSITORY}")[0] + 'git+{REPOSITORY}"' for cell in cells}
+    for kind in sorted(kinds):
+        cell = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", kind)
+        assert run_cell(cell, hetfl_core=True, otter=True) == []
+        with pytest.raises(ModuleNotFoundError, match=r"run `pip install \.` in a clone"):
+            run_cell(cell, otter=True)
+        filled = cell.replace('REPOSITORY = ""', f'REPOSITORY = "{SOMEWHERE}"')
+        (asked,) = run_cell(filled, otter=True)
+        assert asked.endswith(f'"hetfl-core @ git+{SOMEWHERE}"')
 
 
 CONF = """
@@ -487,6 +522,7 @@ def setup(app):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("address", ["", SOMEWHERE, "https://gitlab.com/group/name", "https://example.org/a/b"])
 def test_no_button_leads_nowhere(tmp_path: Path, address: str) -> None:
     """A book of two pages: every address outside that it links to begins with the one that is known."""
@@ -571,6 +607,7 @@ chapter
 """
 
 
+@pytest.mark.nightly
 def test_the_ledger_in_a_table(extension: ModuleType) -> None:
     """Counted anew from the ledger's own lines."""
     said = extension.tally_table().split("\n")

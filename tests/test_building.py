@@ -18,6 +18,8 @@ import psutil
 import pytest
 import yaml
 
+pytestmark = pytest.mark.nightly
+
 BOOK = Path(__file__).resolve().parents[1] / "book"
 
 CONF = f"""

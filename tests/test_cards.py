@@ -55,6 +55,7 @@ def test_calls_make_the_methods_of_the_lines(name: str) -> None:
 # --- what stands on them ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @each_card
 def test_programs_have_eight_lines_and_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = cards.program(name)

@@ -369,6 +369,7 @@ def loaded(command, *arguments):
     return set(done.stdout.split())
 
 
+@pytest.mark.nightly
 def test_the_package_costs_little_more_than_torch():
     assert loaded("import hetfl_core") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
     now = f"{HEAVY} & {{name.split('.')[0] for name in sys.modules}}"

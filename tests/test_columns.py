@@ -255,7 +255,7 @@ def test_a_site_in_the_index_is_told():
 MARKS = [0, 0.0, "0", " 0.0 ", "0,0", "-0", "0e0", np.int64(0), np.float32(0)]
 
 
-@pytest.mark.parametrize("beside", [None, "?", "."])
+@pytest.mark.parametrize("beside", [None, "?"])
 @pytest.mark.parametrize("mark", MARKS)
 @pytest.mark.parametrize("written", [0, 0.0, "0", " 0.0 "])
 def test_a_number_is_a_mark_however_it_is_written(beside, mark, written):

@@ -103,6 +103,7 @@ def assert_same_run(result, run):
 # --- parity ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("averaged", [False, True], ids=["blocks that clients lack", "common blocks"])
 def test_every_method_of_the_catalogue_comes_out_as_in_one_process(averaged):
     """All of them side by side, sharing messages."""

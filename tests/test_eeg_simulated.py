@@ -272,6 +272,7 @@ def accuracy(covariance, y, train):
     return model.fit(covariance[train], y[train]).score(covariance[~train], y[~train])
 
 
+@pytest.mark.nightly
 def test_a_riemannian_classifier_does_as_well_as_on_real_persons():
     # The nine real persons of BNCI2014-004 have 0.54 to 0.93, mean 0.72, with the same electrodes and classifier.
     scores = [accuracy(*someone) for someone in nine_persons()]
@@ -390,6 +391,7 @@ def test_what_is_asked_wrongly_is_named():
         subject_raw(replace(LAB, classes=("hands", "rest")), 1)
 
 
+@pytest.mark.nightly
 def test_importing_needs_neither_mne_nor_moabb():
     code = (
         "import sys, hetfl_core.datasets.eeg_simulated as e; from hetfl_core.datasets.recordings import TABLE_S1;"

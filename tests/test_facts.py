@@ -83,6 +83,7 @@ def of_page(page: str):
     return importlib.import_module(f"facts.part_one.{page.replace('-', '_')}")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", WRITTEN)
 def test_a_page_of_part_one_says_what_the_records_and_its_own_cells_say(page: str) -> None:
     """One test a page, so that its cells run once, and only where a fact asks for what they computed."""

@@ -113,6 +113,7 @@ def test_a_run_ends_where_that_of_the_published_code_does(name):
     assert agrees(name)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "change"),
     [

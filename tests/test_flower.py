@@ -28,6 +28,8 @@ from hetfl_core.deployment.trial import Loopback
 from hetfl_core.engine import checkpoint
 from hetfl_core.engine.run import ends
 
+pytestmark = pytest.mark.nightly
+
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 METHODS = ["Local", "FedRep", "FLIC-HL", "FedHeNN", "FedCR", "pFedHN", "HyFEM"]

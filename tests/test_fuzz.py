@@ -765,6 +765,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.nightly
 def test_no_bad_call_ends_the_process():
     """In a process of their own, for a segmentation fault would end the tests; the last line is then the call's."""
     code = "from hetfl_core import *; from hetfl_core.datasets import toy; from hetfl_core.methods import Local\n"

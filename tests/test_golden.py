@@ -96,7 +96,7 @@ def test_nothing_has_changed(name):
     assert not found, "\n".join([*found, "if that is meant: make values"])
 
 
-@pytest.mark.parametrize("what", ["defaults", "limits"])
+@pytest.mark.parametrize("what", ["defaults", pytest.param("limits", marks=pytest.mark.nightly)])
 def test_what_users_are_promised_is_as_it_was(what):
     found = [*changes(kept()[what], getattr(golden, what)())]
     assert not found, "\n".join([*found, "if that is meant: make values"])

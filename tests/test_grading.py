@@ -49,6 +49,8 @@ from handins import (
     wire,
 )
 
+pytestmark = pytest.mark.nightly
+
 ROOT = FOLDER.parents[1]
 __all__ = ["autograder"]
 

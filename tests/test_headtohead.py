@@ -201,6 +201,7 @@ def test_a_method_of_ones_own_has_an_own_last_step_where_it_hands_out_one_model(
     assert entries.entry_of(LINES[name].method, data).one_model == LINES[name].one_model
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_what_is_missing_is_made_once(whole: tuple[Path, int, list[tuple[Task, int]]], tmp_path: Path) -> None:
     _, total, done = whole
@@ -621,6 +622,7 @@ def test_records_are_of_what_was_chosen_and_of_clean_code() -> None:
             assert own == pytest.approx(known.settings["chosen"]), f"{place} has other settings than chosen; {cure}"
 
 
+@pytest.mark.nightly
 def test_committed_records_count_as_finished(tmp_path: Path) -> None:
     found = [*stored(), *choices()]
     there = {(r.experiment, r.method) for r in found}

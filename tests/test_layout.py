@@ -182,6 +182,7 @@ def test_clients_of_the_loop_and_of_small_stacks_come_out_as_those_of_one_stack(
             assert largest_difference(one, simulate(federation, method, **options, **other)) < 1e-11
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("options", [{"stack_size": 2}, {"engine": "loop"}])
 def test_the_number_of_workers_changes_no_bit(name, options):

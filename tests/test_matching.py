@@ -453,7 +453,7 @@ def together(indices: list[torch.Tensor]) -> set[frozenset[tuple[int, int]]]:
 @pytest.mark.parametrize(("cost", "order", "growth"), EVERY)
 def test_places_are_those_of_the_slow_way(cost, order, growth):
     """The same indices, client by client; of PFNM's rows only who shares one, as new ones cost two neurons the same."""
-    for seed in range(12):
+    for seed in range(6):
         rng = torch.Generator().manual_seed(seed)
         neurons, indices, width = a_problem(rng)
         passes = 5 if order != "random" else 20
@@ -519,7 +519,7 @@ def worked(order: str, cost: str, clients: int) -> tuple[int, int]:
 @pytest.mark.parametrize("order", [*ORDERS, "anew"])
 def test_a_pass_takes_work_that_is_linear_in_the_number_of_clients(order, cost):
     """Of twice the clients twice as much, where summing the others anew for each takes four times as much."""
-    once, twice = worked(order, cost, 40), worked(order, cost, 80)
+    once, twice = worked(order, cost, 20), worked(order, cost, 40)
     for few, many in zip(once, twice, strict=True):
         assert many < 2.3 * few
 

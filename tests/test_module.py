@@ -568,6 +568,7 @@ def said(lines: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines.splitlines())
 
 
+@pytest.mark.nightly
 def test_runs_go_on_in_another_process_and_not_with_another_network(tmp_path, monkeypatch, capsys):
     """The first and the last run in this process, for a process costs seconds to start; each as its main program."""
 

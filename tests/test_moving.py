@@ -98,6 +98,7 @@ def test_what_is_refused(change, message):
     plt.close("all")
 
 
+@pytest.mark.nightly
 def test_a_figure_too_heavy_for_a_phone_is_refused():
     noise = np.random.default_rng(0).random((700, 700, 3))
 

@@ -66,6 +66,7 @@ def computed(hold="numerics.hold()", **environment):
     return ast.literal_eval(child(COMPUTES.format(hold=hold), **environment))
 
 
+@pytest.mark.nightly
 @x86
 @pytest.mark.skipif("avx2" not in CPU, reason="this CPU has no AVX2, or does not say so")
 def test_held_libraries_compute_with_avx2():
@@ -76,6 +77,7 @@ def test_held_libraries_compute_with_avx2():
     assert scalar == expected | {"isa": "default", "numpy": "sse", "blas": "nehalem"}, "what a user has set stays"
 
 
+@pytest.mark.nightly
 @x86
 @pytest.mark.skipif("avx512f" not in CPU, reason="this CPU has no AVX-512, or does not say so")
 def test_wider_vectors_round_otherwise_and_holding_undoes_it():
@@ -227,6 +229,7 @@ def test_bits_change_only_with_the_revision(name):
     )
 
 
+@pytest.mark.nightly
 def test_freed_memory_is_kept_where_the_c_library_can():
     """Tensors of 35 megabytes that come and go, more than glibc keeps by itself (32): each page is a fault again."""
     program = """

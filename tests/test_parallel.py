@@ -60,6 +60,7 @@ def test_results_come_in_order_from_several_processes_and_warnings_with_them(slo
     assert os.getpid() not in processes
 
 
+@pytest.mark.nightly
 def test_an_error_comes_out_as_it_is_and_ends_the_rest(how):
     def fails(number):
         if number == 1:
@@ -149,6 +150,7 @@ def test_data_that_depend_on_more_than_their_seed_are_not_compared_over_processe
         compare(draw, METHODS, seeds=3, rounds=1, n_jobs=2, progress=False)
 
 
+@pytest.mark.nightly
 def test_processes_do_not_go_on_with_modules_that_have_changed(how, monkeypatch, tmp_path):
     """As in a notebook: a file is edited and loaded again between two comparisons."""
     module = tmp_path / "mine_of_test_parallel.py"

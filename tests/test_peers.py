@@ -14,6 +14,8 @@ from hetfl_book.peers import floor, ours, table
 from hetfl_book.peers.problems import BATCH, EPOCHS, LR, OWN, Case
 from hetfl_core import simulate
 
+pytestmark = pytest.mark.nightly
+
 SMALL = Case(6, 4, 2, 1, clients=3, samples=20)
 
 

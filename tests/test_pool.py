@@ -87,6 +87,7 @@ for workers in sys.argv[1:]:
 """
 
 
+@pytest.mark.nightly
 @forks
 def test_bits_do_not_depend_on_the_number_of_processes():
     """In fresh processes, so that nothing is recorded before."""
@@ -129,6 +130,7 @@ def test_validation_samples_and_last_steps_are_looked_at_in_processes_too():
     assert one.final | {"seconds": 0} == pytest.approx(two.final | {"seconds": 0}, rel=0, abs=0, nan_ok=True)
 
 
+@pytest.mark.nightly
 def test_a_process_that_computed_on_several_threads_before_is_forked_all_the_same():
     text = """
 import torch
@@ -289,6 +291,7 @@ def test_clients_are_trained_elsewhere_and_a_simulator_alone_computes_here():
 # --- processes that are begun anew ----------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_processes_that_are_no_forks_give_the_same(monkeypatch):
     @dataclass(frozen=True)
     class Mine(Where):
@@ -427,6 +430,7 @@ def left_in_memory():
     return {path.name for path in Path("/dev/shm").iterdir()} if Path("/dev/shm").exists() else set()
 
 
+@pytest.mark.nightly
 @forks
 def test_a_run_that_was_ended_leaves_nothing_and_goes_on_with_the_same_bits(tmp_path):
     """One program after the other, each a fork of a process that has what they import."""

@@ -188,6 +188,7 @@ def test_sampling_amplifies_and_all_of_all_does_not():
     assert plain <= whole <= 1.2 * plain, "no sampling: Rényi's bound on what is exact without"
 
 
+@pytest.mark.nightly
 def test_noise_multiplier_is_the_inverse():
     for sampling in (None, (10, 100)):
         z = privacy.noise_multiplier(2.0, DELTA, 15, sampling)

@@ -442,6 +442,7 @@ def test_a_method_by_its_name_on_the_view_that_it_can_take(ran):
         ways_of(["fusoin"], ran.first)
 
 
+@pytest.mark.nightly
 def test_a_method_has_to_beat_itself_with_nothing_exchanged(tmp_path):
     """Its network and its training may be all that it gains by: each site is then as good with them alone."""
     runs = trials.run_all(tables(tmp_path), ["FedAvg", "Local"], seeds=3, rounds=1, n_jobs=1, progress=False)
@@ -494,6 +495,7 @@ def test_equal_columns_leave_out_what_is_the_same():
         assert again.per_client["accuracy"].tolist() == first.per_client["accuracy"].tolist()
 
 
+@pytest.mark.nightly
 def test_the_latest_rows_as_test_rows_show_nothing(tmp_path):
     frame = table().assign(day=range(90))
     runs = trials.run_all(tables(tmp_path, frame, time="day"), ["common"], seeds=3, rounds=1, n_jobs=1, progress=False)
@@ -537,6 +539,7 @@ def test_runs_can_be_made_in_another_process(tmp_path):
     assert there.figures.equals(study([1], [1], key)[1].figures)
 
 
+@pytest.mark.nightly
 def test_splits_are_trained_together_and_the_figures_are_those_of_single_runs(ran, tmp_path, monkeypatch):
     """A stack of several splits has the runs of each, to rounding; zeros are trained as common columns are."""
     ways = ["network", "common", "fusion", "hyfem"]
@@ -624,6 +627,7 @@ def from_csv_to_a_prediction(monkeypatch, capsys, patients: pd.DataFrame, *more:
     return printed
 
 
+@pytest.mark.nightly
 def test_three_commands_on_made_patients(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     printed = from_csv_to_a_prediction(monkeypatch, capsys, heart.patients(made=True), "--rounds", "2")
@@ -642,6 +646,7 @@ def test_columns_that_split_rows_are_no_features_of_what_is_trained(monkeypatch,
     assert "ignore=['word', 'day']," in shown
 
 
+@pytest.mark.nightly
 @pytest.mark.realdata("heart.hospitals")
 def test_three_commands_on_the_four_hospitals(monkeypatch, capsys, tmp_path):
     patients = heart.patients()

@@ -344,12 +344,15 @@ def test_make_targets_that_documents_name_exist(document: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
+    "document",
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
+    + [f"contributing/{name}.md" for name in ("methods", "records", "speed")],
 )
 def test_relative_links_of_documents_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", (ROOT / document).read_text())
     links += re.findall(r'src="(?!https?://)([^"]+)"', (ROOT / document).read_text())
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    folder = (ROOT / document).parent
+    assert [link for link in links if not (folder / link).exists()] == []
 
 
 def tracked() -> list[Path]:
@@ -382,7 +385,7 @@ def test_ci_script_can_be_run() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)],
+    [("ruff", "check", "."), ("ruff", "format", "--check", "."), pytest.param(("mypy",), marks=pytest.mark.nightly)],
     ids=["ruff", "format", "mypy"],
 )
 def test_style_and_types(command: tuple[str, ...]) -> None:
@@ -448,6 +451,7 @@ def told(hetfl) -> list[str]:
     return hetfl("python", "-c", PROGRAM).split("\f")
 
 
+@pytest.mark.nightly
 def test_the_wheel_is_what_is_imported(told: list[str], installed: Path) -> None:
     assert Path(told[0].strip()).is_relative_to(installed.parent)
 
@@ -456,6 +460,7 @@ SECONDS = re.compile(rb'"seconds":\[[^]]*\],|,"seconds":\[[^]]*\]')
 """Those of rounds, in a packed record's line; a run's own are a number."""
 
 
+@pytest.mark.nightly
 def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_rounds(
     told: list[str], installed: Path, tmp_path: Path
 ) -> None:
@@ -472,6 +477,7 @@ def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_roun
     assert told[1] == f".xz {said}", "the installed library reads what it carries"
 
 
+@pytest.mark.nightly
 def test_the_wheel_carries_all_other_data_too(installed: Path) -> None:
     """Pages read them, and are executed from a wheel, too; the cards belong to the book's pages alone."""
     [wheel] = installed.parents[1].glob("*.whl")
@@ -484,10 +490,12 @@ def test_the_wheel_carries_all_other_data_too(installed: Path) -> None:
     assert "headtohead.csv" in wanted
 
 
+@pytest.mark.nightly
 def test_installed_command_runs(hetfl) -> None:
     assert "reproduce" in hetfl("hetfl", "--help")
 
 
+@pytest.mark.nightly
 def test_installed_library_lists_prints_the_ledger_reproduces_and_trains(told: list[str], installed: Path) -> None:
     """Into the user's cache, not the installed library's records."""
     listed, ledger = told[2:4]

@@ -109,6 +109,7 @@ def test_the_grid_of_fedavg_is_what_its_command_makes() -> None:
     }
 
 
+@pytest.mark.nightly
 def test_the_grid_of_promises_is_what_its_command_makes() -> None:
     stored, again = grids.stored("privacy"), grids.privacy((256.0,), seeds=(0,))
     for sees in grids.SEEN:

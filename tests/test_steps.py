@@ -409,6 +409,7 @@ def test_hooks_mean_the_same_where_they_compute_the_same():
     assert meaning(closure(tensor)) == meaning(closure(tensor)) != meaning(closure(tensor.clone()))
 
 
+@pytest.mark.nightly
 def test_training_loads_neither_the_compiler_of_torch_nor_sympy():
     """Each takes longer to load than PyTorch itself. Some servers train, too."""
     code = (

@@ -184,6 +184,7 @@ def test_packing_beside_writers_and_readers_loses_nothing(tmp_path):
     assert left_behind(tmp_path) == ["bci-common40.jsonl"]
 
 
+@pytest.mark.nightly
 def test_a_record_written_while_another_process_packs_is_not_removed(tmp_path, monkeypatch):
     """The newer one of the same run waits until the older one is packed and gone."""
     write(made(), tmp_path)
@@ -489,6 +490,7 @@ def test_tracked_records_are_packed():
     assert pack(check=True) == []
 
 
+@pytest.mark.nightly
 def test_reading_all_records_takes_little_more_than_parsing_them():
     folder = files.data_path("results")
     lines = [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from hetfl_core import cli
 
+pytestmark = pytest.mark.nightly
+
 PAGE = Path(__file__).resolve().parents[1] / "book" / "tasks.md"
 PICTURE = PAGE.parent / "_static" / "tasks-latent.png"
 FENCE = re.compile(

@@ -110,9 +110,12 @@ ran = cache(Page)
 
 
 def _kept(page: str) -> dict[str, bytes]:
-    """What `make book` kept of a page's variables, unless page, code or data have changed since."""
+    """What `make book` kept of a page's variables, unless page, code or data have changed since.
+
+    Hidden files are no data: a lock beside the records is touched by whoever writes one.
+    """
     file, made_of = BOOK / "_build" / "variables" / f"{page}.pkl", [BOOK / f"{page}.ipynb"]
-    for folder, names in (("hetfl_book", "*.py"), ("../hetfl_core", "*.py"), ("../data", "*.*")):
+    for folder, names in (("hetfl_book", "*.py"), ("../hetfl_core", "*.py"), ("../data", "[!.]*.*")):
         made_of += (BOOK / folder).rglob(names)
     if not file.exists() or any(path.stat().st_mtime > file.stat().st_mtime for path in made_of):
         return {}
