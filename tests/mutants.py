@@ -106,6 +106,8 @@ TESTS = {
     "engine/apart": "headtohead",
     "engine/trainer": "simulation methods layout seeds",
     "engine/trained": "trained",
+    "engine/predictor": "scikit trained",
+    "scikit": "scikit",
     "engine/stacks": "training federation",
     "engine/training": "training methods",
     "engine/steps": "steps training",

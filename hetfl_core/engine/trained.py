@@ -22,9 +22,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.clients import by_block, numbers_by_name, shape_text
+from hetfl_core.clients import by_block
 from hetfl_core.engine.checkpoint import method_settings
-from hetfl_core.engine.last_step import after
+from hetfl_core.engine.predictor import Predictor, TrainedNetwork
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
@@ -132,10 +132,8 @@ class Trained:
             class_counts=(0,) * first.n_classes,
         )
 
-        def outputs(x: Any) -> Any:
-            return self.method.of(whole).predict_server(self.server_tensors, x)
-
-        found = Predictor("the server", whole, outputs, self.classes, self.dtype)
+        model = TrainedNetwork(whole, self.method.of(whole), self.server_tensors, {}, of_server=True)
+        found = Predictor("the server", whole, model, self.classes, self.dtype)
         if found.outputs(self._ones(whole)) is None:
             raise ValueError(f"{self.method.name} leaves no model at the server; predict for one of {self.clients}")
         return found
@@ -162,22 +160,18 @@ class Trained:
         if not isinstance(name, str) or name not in self.clients:
             raise ValueError(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
         index = self.clients.index(name)
-        spec, params = self.specs[index], self.params[index]
-        method, received = self.method.of(spec), self.method.download(self.server_tensors, spec)
-
-        def outputs(x: Any) -> Tensor:
-            return after([method.predict(params, received, x)], self.steps[index : index + 1])[0]
-
+        spec, received = self.specs[index], self.method.download(self.server_tensors, self.specs[index])
+        model = TrainedNetwork(spec, self.method.of(spec), self.params[index], received, self.steps[index : index + 1])
         prepare = self.prepares[index] if self.prepares else None
-        return Predictor(f"client {name!r}", spec, outputs, self.classes, self.dtype, prepare)
+        return Predictor(f"client {name!r}", spec, model, self.classes, self.dtype, prepare)
 
     def predict(self, rows: Any, client: str | None = None) -> pd.Series:
         """Classes, or numbers, that a client's model predicts; see `Predictor.predict`."""
         return self.client(client).predict(rows)
 
     def predict_proba(self, rows: Any, client: str | None = None) -> pd.DataFrame:
-        """Class probabilities of a client's model; see `Predictor.predict_proba`."""
-        return self.client(client).predict_proba(rows)
+        """Class probabilities of a client's model as a table; see `Predictor.probabilities`."""
+        return self.client(client).probabilities(rows)
 
     def __repr__(self) -> str:
         return f"Trained({self.method.name} on {self.name!r}: {checks.shown(self.clients)})"
@@ -245,133 +239,6 @@ class Trained:
 
     def _ones(self, spec: Spec) -> Any:
         return map_blocks(lambda shape: torch.ones(1, *shape, dtype=self.dtype), spec.shapes)
-
-
-@dataclass(frozen=True, eq=False)
-class Predictor:
-    """One model, of a client or of the server, with the names of what it takes and says.
-
-    Parameters
-    ----------
-    who : str
-        What errors call it.
-    spec : Spec
-    function : callable
-        From inputs to outputs.
-    classes : list
-    dtype : torch.dtype
-    prepare : object, optional
-        Makes inputs of rows of a table, by its ``transform``.
-    """
-
-    who: str
-    spec: Spec
-    function: Any
-    classes: list[Any]
-    dtype: torch.dtype
-    prepare: Any = None
-
-    def outputs(self, x: Any) -> Tensor:
-        """Logits, shape (n, C), or numbers, shape (n, 1), for inputs as tensors."""
-        with torch.no_grad():
-            return self.function(x)
-
-    def predict(self, rows: Any) -> pd.Series:
-        """What the model predicts for new rows.
-
-        Parameters
-        ----------
-        rows : DataFrame, or array_like, or dict of str to such
-            A table with the columns that the model was trained with, in any order; others do not matter. Where features
-            have no names, arrays of the shape of the training inputs; with named blocks a dict, or one table with the
-            columns of all blocks. No array stands for a table, for it does not say which of its columns is which, and
-            a federation may have brought them into another order than a client has them in.
-
-        Returns
-        -------
-        Series, shape (n,)
-            What the class is called, or the number of a regression; with the index of the table. Of a method that
-            predicts at random, by its mean features.
-
-        Raises
-        ------
-        ValueError
-            Naming whose model it is, and the column: for one that is missing, holds no numbers or has gaps, where no
-            preparation takes care of these; for arrays of another shape, or where features have names; for a model that
-            diverged.
-        """
-        outputs, index = self._said(rows)
-        if self.spec.task == "regression":
-            return pd.Series(outputs[:, 0].double().numpy(), index, name="predicted")
-        found = outputs.argmax(1).tolist()
-        return pd.Series([self.classes[c] for c in found], index, name="predicted")
-
-    def predict_proba(self, rows: Any) -> pd.DataFrame:
-        """Class probabilities for new rows; the argument and what is raised as for `predict`.
-
-        Returns
-        -------
-        DataFrame, shape (n, C)
-            A column per class, by what it is called.
-
-        Raises
-        ------
-        ValueError
-            For a regression.
-        """
-        if self.spec.task == "regression":
-            raise ValueError(f"{self.who}: a regression has no class probabilities; use predict")
-        outputs, index = self._said(rows)
-        return pd.DataFrame(outputs.double().softmax(1).numpy(), index, self.classes)
-
-    def _said(self, rows: Any) -> tuple[Tensor, Any]:
-        """Outputs for some rows, and their index."""
-        if self.prepare is not None:
-            checks.instance("rows", rows, pd.DataFrame)
-            known = [name for own in by_block(self.spec.features).values() for name in own or ()]
-            rows = self.prepare.transform(rows, known or None)
-            rows = rows.reindex(columns=known, fill_value=0.0) if known else rows  # 0 as in a federation that is filled
-        names, shapes, x = by_block(self.spec.features), by_block(self.spec.shapes), {}
-        alone = not isinstance(self.spec.shapes, Mapping)
-        for block, shape in shapes.items():
-            given = rows if alone or isinstance(rows, pd.DataFrame) else self._block(rows, block)
-            if given is None or (not alone and given is rows and 0 in shape):
-                continue  # a block that the client lacks
-            x[block] = self._input(given, names[block], shape, f" in block {block!r}" if block else "")
-        n = {len(each) for each in x.values()}
-        if len(n) != 1 or 0 in n:
-            raise ValueError(f"{self.who}: rows must be at least one, as many in each block, got {sorted(n)}")
-        (n_rows,) = n
-        x = {b: x[b] if b in x else torch.zeros(n_rows, *shape, dtype=self.dtype) for b, shape in shapes.items()}
-        outputs = self.outputs(x[""] if alone else x).cpu()
-        if bad := int((~outputs.isfinite()).any(1).sum()):
-            raise ValueError(f"{self.who}: the model says NaN or infinity of {bad} rows; did its training diverge?")
-        return outputs, rows.index if isinstance(rows, pd.DataFrame) else None
-
-    def _block(self, rows: Any, block: str) -> Any:
-        """The rows of one block; None where the client lacks it and so do the rows."""
-        given = checks.mapping("rows", rows)
-        if block not in given and 0 not in by_block(self.spec.shapes)[block]:
-            raise ValueError(f"{self.who}: rows must have the blocks {list(self.spec.shapes)}, got {list(given)}")
-        return given.get(block)
-
-    def _input(self, rows: Any, names: Sequence[str] | None, shape: tuple[int, ...], where: str) -> Tensor:
-        """Rows as a tensor, their columns in the order of the features."""
-        if names is not None:
-            if not isinstance(rows, pd.DataFrame):
-                raise ValueError(
-                    f"{self.who}: rows{where} must be a table (pandas.DataFrame) with the columns "
-                    f"{checks.shown([*names])}, in any order, got {checks.shown(rows)} of type {type(rows).__name__}, "
-                    "which does not say which of its columns is which: pd.DataFrame(rows, columns=[…]) names them"
-                )
-            rows = numbers_by_name(rows, names, self.who + where)
-        array = checks.array("rows", rows.cpu() if isinstance(rows, Tensor) else rows)
-        if array.dtype.kind not in "biuf" or array.shape[1:] != tuple(shape) or not np.isfinite(array).all():
-            raise ValueError(
-                f"{self.who}: rows{where} must be finite numbers of shape (n, {shape_text(shape)}), got shape "
-                f"{array.shape} and dtype {array.dtype}"
-            )
-        return torch.from_numpy(array.astype(np.float64)).to(self.dtype)
 
 
 # --- what comes back ------------------------------------------------------------------------------------------------
