@@ -22,6 +22,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -35,7 +36,9 @@ from hetfl_core.engine import evaluation, measures
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Asked, Score, check_measure
 from hetfl_core.engine.options import RunOptions
+from hetfl_core.engine.predictor import Answers
 from hetfl_core.engine.run import Run, columns
+from hetfl_core.engine.trained import Trained, TrainedEstimators
 from hetfl_core.federation import Client, Federation
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import SOME, Checked, Limit, plain
@@ -47,30 +50,6 @@ Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
 """Measures that mean something of probabilities alone, and nothing of what only puts samples in order."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a fitted classifier says of vectors: called with them, it gives their labels.
-
-    Parameters
-    ----------
-    classes : ndarray of int
-        That it knows.
-    labels : callable
-    shares : callable, optional
-        Their probabilities, shape (n, number of classes); not every classifier tells such.
-    ranked : bool
-        Whether the shares only put samples in order, and are no probabilities.
-    """
-
-    classes: NDArray[Any]
-    labels: Predict
-    shares: Predict | None = None
-    ranked: bool = False
-
-    def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
-        return self.labels(x)
 
 
 Fit = tuple[dict[str, Answers], tuple[int, int]]
@@ -98,7 +77,7 @@ class Alone(Checked):
 
     def fit_all(self, federation: Federation, seed: int) -> Fit:
         """What answers for each client, by its name, and the bytes that were sent up and down for it: none."""
-        return {c.name: self.fit(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
+        return {c.name: self.learn(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
 
     def answered(self, federation: Federation, models: Mapping[str, Answers]) -> str:
         """What runs with the same answers have in common, of one whose `deterministic` cannot be known; else empty."""
@@ -117,24 +96,27 @@ class Alone(Checked):
         """What the estimator is given for vectors of shape (n, d): by default the vectors."""
         return x
 
+    @property
+    def steps(self) -> tuple[Predict, ...]:
+        """What is done to vectors before they are asked about: `prepare`, where there is one."""
+        return () if type(self).prepare is Alone.prepare else (self.prepare,)
+
     def fitted(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Any:
         """The estimator, fitted to what it is given of the client `where`, with labels of two classes at least."""
         return self.make().fit(x, y)
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
-        """Learn from vectors, shape (n, d), and labels, shape (n,); `where` names the client.
+    def learn(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+        """What answers once it is fitted to vectors, shape (n, d), and labels, shape (n,); `where` names the client.
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
         if len(np.unique(y)) == 1:
-            return Answers(y[:1], lambda new: np.full(len(new), y[0]), lambda new: np.ones((len(new), 1)))
+            return Answers(always(y))
         try:
             model = self.fitted(self.prepare(x), y, where, seed)
         except (ValueError, np.linalg.LinAlgError) as error:
             raise ValueError(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
-        tell = getattr(model, "predict_proba", None)
-        shares = None if tell is None else lambda new: tell(self.prepare(new))
-        return Answers(model.classes_, lambda new: model.predict(self.prepare(new)), shares)
+        return Answers(model, before=self.steps)
 
 
 @dataclass(frozen=True)
@@ -231,9 +213,9 @@ class Chosen(Alone):
         """What it does."""
         return "Best by cross-validation"
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+    def learn(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
         """As the chosen one."""
-        return self.choose(x, y, where, seed).fit(x, y, where, seed)
+        return self.choose(x, y, where, seed).learn(x, y, where, seed)
 
     def choose(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Alone:
         """The one with the highest mean accuracy over the folds, which are drawn by the client's stream.
@@ -275,9 +257,9 @@ class Chosen(Alone):
 
 
 class _Centred(NamedTuple):
-    """A client's training vectors where they are comparable, and what moves others there."""
+    """A client's training vectors where they are comparable, and what moves others there, unless they stay."""
 
-    move: Predict
+    move: Predict | None
     x: NDArray[Any]
     y: NDArray[Any]
 
@@ -285,8 +267,8 @@ class _Centred(NamedTuple):
 def _centred(client: Client, stay: bool = False) -> _Centred:
     """At the mean of its training trials; or, if it is to stay, as it comes."""
     x, y = _arrays(client, "train")
-    move = (lambda new: new) if stay else recentring(x, client.name)
-    return _Centred(move, move(x), y)
+    move = None if stay else recentring(x, client.name)
+    return _Centred(move, x if move is None else move(x), y)
 
 
 @dataclass(frozen=True)
@@ -342,30 +324,31 @@ class Pooled(Checked):
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
-        from sklearn.dummy import DummyClassifier
+        return self.of.make().fit(self.of.prepare(x), y) if len(np.unique(y)) > 1 else always(y)
 
-        estimator = self.of.make() if len(np.unique(y)) > 1 else DummyClassifier()
-        return estimator.fit(self.of.prepare(x), y)
-
-    def answer(self, model: Any, move: Predict = np.asarray) -> Answers:
+    def answer(self, model: Any, move: Predict | None = None) -> Answers:
         """What a model says of a client's vectors.
 
         Parameters
         ----------
         model : estimator
             As `fit` returns it.
-        move : callable
+        move : callable, optional
             What is done to the client's vectors before.
 
         Returns
         -------
         Answers
         """
+        before = (*([] if move is None else [move]), *self.of.steps)
+        return Answers(model, before, by_shares=True)
 
-        def shares(x: NDArray[Any]) -> NDArray[Any]:
-            return np.asarray(model.predict_proba(self.of.prepare(move(x))))
 
-        return Answers(model.classes_, lambda x: model.classes_[shares(x).argmax(1)], shares)
+def always(y: NDArray[Any]) -> Any:
+    """A fitted classifier that says the only class among labels, shape (n,), of everything."""
+    from sklearn.dummy import DummyClassifier
+
+    return DummyClassifier().fit(np.zeros((len(y), 1)), y)
 
 
 Baseline = Alone | Pooled
@@ -405,16 +388,23 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 class Fitted(Run):
-    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing.
-
-    Only a network's outputs can be had again.
-    """
+    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing."""
 
     answered = ""
     """As `Alone.answered` has it."""
 
+    models: Mapping[str, Answers] = MappingProxyType({})
+    """What answers for each client, by its name."""
+
+    def trained(self) -> Trained:
+        """The fitted estimators without the data: they predict for new rows, and can be saved."""
+        names = [client.name for client in self.federation]
+        return TrainedEstimators.of_fitted(self, [self.models[name] for name in names])
+
     def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
-        raise NotImplementedError(f"{self.method.name} has no embedding, and what it fits is not kept; see per_client")
+        raise NotImplementedError(
+            f"{self.method.name} has no embedding and no logits; what it has fitted predicts by run.trained()"
+        )
 
 
 @keywords.hinting(*RunOptions.names("measure"), where="baselines.run")
@@ -560,6 +550,7 @@ def run_of(
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main)).assign(**asked)
     run = Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
+    run.models = models
     run.answered = baseline.answered(federation, models) if isinstance(baseline, Alone) else ""
     return run
 

@@ -1,8 +1,9 @@
-"""One model for new rows, which scikit-learn's functions take as a fitted estimator."""
+"""One model for new rows, a network or an estimator, which scikit-learn's functions take as a fitted estimator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from hetfl_core import checks, scikit
 from hetfl_core.clients import by_block, numbers_by_name, shape_text
 from hetfl_core.engine.last_step import after
-from hetfl_core.federation import Spec
+from hetfl_core.federation import Spec, blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 
@@ -83,6 +84,154 @@ class TrainedNetwork:
 
 
 @dataclass(frozen=True, eq=False)
+class Answers:
+    """A fitted classifier or regressor, and what it says of rows: called with them, it gives labels or numbers.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted.
+    before : tuple of callable
+        What is done to rows, one after the other, before the model takes them.
+    columns : tuple of str, optional
+        Of the table that it takes; without, it takes an array, shape (n, d).
+    by_shares : bool
+        Whether its labels are those of the largest probability, and not what it predicts itself.
+    ranks : bool
+        Whether decision values stand for probabilities that it does not tell: they put samples in order.
+    name, where : str
+        What errors call the model, and the client that it is of; without a name they are left as they come.
+    """
+
+    model: Any
+    before: tuple[Callable[[Any], Any], ...] = ()
+    columns: tuple[str, ...] | None = None
+    by_shares: bool = False
+    ranks: bool = False
+    name: str = ""
+    where: str = ""
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """Numbers of the classes that it knows; none of a regressor."""
+        return np.asarray(getattr(self.model, "classes_", np.empty(0)))
+
+    @property
+    def ranked(self) -> bool:
+        """Whether `shares` only put samples in order, and are no probabilities."""
+        return self.ranks and not hasattr(self.model, "predict_proba")
+
+    @property
+    def shares(self) -> Callable[[Any], NDArray[Any]] | None:
+        """What tells the probabilities of its classes, shape (n, number of classes); None where nothing does."""
+        if hasattr(self.model, "predict_proba"):
+            return self._probabilities
+        return self._order if self.ranks and hasattr(self.model, "decision_function") else None
+
+    def labels(self, rows: Any) -> NDArray[Any]:
+        """Labels, or numbers, shape (n,)."""
+        if self.by_shares:
+            return np.asarray(self.classes[self._probabilities(rows).argmax(1)])
+        return self._asked(self.model.predict, rows)
+
+    def __call__(self, rows: Any) -> NDArray[Any]:
+        """Labels, or numbers, shape (n,)."""
+        return self.labels(rows)
+
+    def _probabilities(self, rows: Any) -> NDArray[Any]:
+        return self._asked(self.model.predict_proba, rows)
+
+    def _order(self, rows: Any) -> NDArray[Any]:
+        """The softmax of decision values, which keeps their order and is no probability."""
+        from scipy.special import softmax
+
+        z = np.asarray(self._asked(self.model.decision_function, rows), dtype=np.float64)
+        return np.asarray(softmax(z if z.ndim == 2 else np.stack([np.zeros(len(z)), z], 1), axis=1))
+
+    def _asked(self, ask: Callable[[Any], Any], rows: Any) -> NDArray[Any]:
+        for step in self.before:
+            rows = step(rows)
+        if not self.name:
+            return np.asarray(ask(rows))
+        with naming(self.where, self.name, f"asked about {len(rows)} rows"):
+            return np.asarray(ask(rows))
+
+
+@contextmanager
+def naming(where: str, name: str, what: str) -> Iterator[None]:
+    """Name the client and the estimator in whatever goes wrong: it is not ours, and may raise anything.
+
+    Parameters
+    ----------
+    where : str
+        The client; empty where all rows lie in one place.
+    name : str
+        Of the estimator.
+    what : str
+        What cannot be done, such as ``"fitted to 5 rows"``.
+
+    Raises
+    ------
+    ValueError
+    """
+    try:
+        yield
+    except Exception as error:
+        told = " ".join(str(error).split())
+        who = f"client {where!r}: " if where else "all rows in one place: "
+        raise ValueError(f"{who}{name} cannot be {what}: {type(error).__name__}: {told}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedEstimator:
+    """A fitted estimator that is asked in tensors, and answers for all classes of a federation.
+
+    Parameters
+    ----------
+    spec : Spec
+        Of the client for which it answers.
+    answers : Answers
+    name : str
+        Of the baseline.
+    """
+
+    spec: Spec
+    answers: Answers
+    name: str
+
+    def outputs(self, x: Any) -> Tensor:
+        """Class probabilities, shape (n, C), or 1 for the class that is predicted; numbers, shape (n, 1)."""
+        if self.spec.task == "regression":
+            return torch.from_numpy(self.predicted(x).astype(np.float64))[:, None]
+        if self.answers.shares is None:
+            return torch.eye(self.spec.n_classes, dtype=torch.float64)[torch.from_numpy(self.predicted(x))]
+        return torch.from_numpy(self._shares(x))
+
+    def predicted(self, x: Any) -> NDArray[Any]:
+        """Numbers of classes, or the numbers of a regression, shape (n,)."""
+        return self.answers.labels(self._rows(x))
+
+    def probabilities(self, x: Any) -> NDArray[Any]:
+        """Class probabilities, shape (n, C); 0 for classes of which the model has seen no row."""
+        if self.answers.shares is None or self.answers.ranked:
+            raise ValueError(f"{self.name} tells no class probabilities; use predict")
+        return self._shares(x)
+
+    def _shares(self, x: Any) -> NDArray[Any]:
+        rows, tell = self._rows(x), self.answers.shares
+        assert tell is not None
+        found = np.zeros((len(rows), self.spec.n_classes))
+        found[:, self.answers.classes] = tell(rows)
+        return found
+
+    def _rows(self, x: Any) -> Any:
+        """Rows as the estimator takes them: float64, blocks side by side, as a table where it was fitted to one."""
+        parts = [part.flatten(1).cpu().numpy() for part in blocks(x)]
+        array = np.concatenate(parts, 1).astype(np.float64)
+        return array if self.answers.columns is None else pd.DataFrame(array, columns=[*self.answers.columns])
+
+
+@dataclass(frozen=True, eq=False)
 class Predictor:
     """One model, of a client or of the server, with the names of what it takes and says.
 
@@ -120,7 +269,7 @@ class Predictor:
     prepare: Any = None
 
     def outputs(self, x: Any) -> Tensor:
-        """Logits, shape (n, C), or numbers, shape (n, 1), for inputs as tensors."""
+        """Logits, shape (n, C), or numbers, shape (n, 1), for inputs as tensors; of an estimator probabilities."""
         return self.model.outputs(x)
 
     def predict(self, rows: Any) -> pd.Series:
@@ -274,6 +423,8 @@ class Predictor:
         try:
             return ask(x), index
         except ValueError as error:
+            if str(error).startswith(f"{self.who}: "):
+                raise
             raise ValueError(f"{self.who}: {error}") from error
 
     def _inputs(self, rows: Any) -> tuple[Any, Any]:
