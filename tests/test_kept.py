@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -283,9 +284,7 @@ def test_before_training_it_is_said_that_a_lambda_cannot_be_saved(tmp_path):
 
 
 def test_what_a_notebook_defines_is_told(monkeypatch):
-    import __main__
-
-    monkeypatch.setattr(__main__, "Mean", Mean, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "Mean", Mean, raising=False)
     monkeypatch.setattr(Mean, "__module__", "__main__")
     with pytest.warns(FederationWarning, match=r"prepare has \['__main__.Mean'\], defined in this program or notebook"):
         Federation.from_frame(NUMBERS, client="site", target="state", prepare=Mean())
