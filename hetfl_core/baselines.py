@@ -21,16 +21,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hetfl_core import checks, keywords
+from hetfl_core import checks, keywords, scikit
 from hetfl_core.distances.tangent import exponential, pyriemann, recentring
 from hetfl_core.engine import evaluation, measures
 from hetfl_core.engine.evaluation import METRICS
@@ -115,12 +115,130 @@ class Alone(Checked):
         try:
             model = self.fitted(self.prepare(x), y, where, seed)
         except (ValueError, np.linalg.LinAlgError) as error:
-            raise ValueError(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
+            who = f"client {where!r}: " if where else ""
+            raise ValueError(f"{who}{self.name} cannot be fitted to {len(y)} vectors: {error}") from error
         return Answers(model, before=self.steps)
 
 
 @dataclass(frozen=True)
-class LDA(Alone):
+class Classical(Alone):
+    """A baseline that is an estimator of scikit-learn, too: a step of its pipelines, or a classifier by itself.
+
+    As an estimator it has the usual `fit`, `predict` and `score`, `predict_proba` or `decision_function` where the
+    fitted classifier has them, and `get_params`, `set_params` and `clone`. What `fit` learns are attributes and no
+    settings: they are in no record, two baselines are equal whether fitted or not, and a clone has none of them. In a
+    run (`hetfl_core.baselines.run`) nothing is fitted in place.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (C,)
+        Labels that `fit` has seen, in order.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+        Names of the columns, where `fit` was given a table.
+    """
+
+    _estimator_type: ClassVar[str] = "classifier"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit the classifier to vectors.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+            Finite numbers; tangent vectors for `MDM`.
+        y : array_like, shape (n,)
+            Labels of any kind.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For vectors that the classifier does not take.
+        """
+        from sklearn.utils.multiclass import check_classification_targets
+        from sklearn.utils.validation import check_X_y
+
+        x, labels = check_X_y(X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        learnt = {"answers_": self.learn(x, codes), "classes_": classes, "n_features_in_": x.shape[1]}
+        for name, value in {**learnt, "feature_names_in_": scikit.column_names(X)}.items():
+            vars(self).pop(name, None)
+            if value is not None:
+                object.__setattr__(self, name, value)
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels of vectors, shape (n, d) → (n,)."""
+        x = self._vectors(X)
+        return np.asarray(self.classes_[self.answers_.labels(x)])  # type: ignore[attr-defined]
+
+    @property
+    def predict_proba(self) -> Callable[[Any], NDArray[Any]]:
+        """Class probabilities of vectors, shape (n, d) → (n, C), where the classifier tells them."""
+        return self._telling("predict_proba")
+
+    @property
+    def decision_function(self) -> Callable[[Any], NDArray[Any]]:
+        """Decision values of vectors, shape (n, d) → (n,), or (n, C), where the classifier has them."""
+        return self._telling("decision_function")
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy for vectors, shape (n, d), with labels, shape (n,)."""
+        return scikit.score("classifier", y, self.predict(X), sample_weight)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Settings by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings in place, as scikit-learn's searches do with a clone, once they are checked."""
+        for name, value in vars(replace(self, **params)).items():
+            object.__setattr__(self, name, value)
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        return replace(self)
+
+    def __sklearn_tags__(self) -> Any:
+        return scikit.tags("classifier")
+
+    def _telling(self, hook: str) -> Callable[[Any], NDArray[Any]]:
+        """A method of the fitted classifier that not every one has."""
+        answers: Answers | None = vars(self).get("answers_")
+        if answers is not None and not hasattr(answers.model, hook):
+            raise AttributeError(f"{self.name} has no {hook}")
+
+        def tell(X: Any) -> NDArray[Any]:
+            x = self._vectors(X)
+            return self.answers_.asked(hook, x)  # type: ignore[attr-defined,no-any-return]
+
+        tell.__name__ = hook  # by which scikit-learn knows it
+        return tell
+
+    def _vectors(self, X: Any) -> NDArray[Any]:
+        """Vectors as float64, of the columns that the classifier was fitted to."""
+        from sklearn.utils.validation import check_array, check_is_fitted
+
+        check_is_fitted(self, "answers_")
+        known, names = vars(self).get("feature_names_in_"), scikit.column_names(X)
+        if known is not None and names is not None and [*known] != [*names]:
+            wanted, got = checks.shown([*known]), checks.shown([*names])
+            raise ValueError(f"{self.name}: X must have the columns {wanted}, in this order, got {got}")
+        x: NDArray[Any] = check_array(X, dtype=np.float64)
+        if x.shape[1] != vars(self)["n_features_in_"]:
+            wanted = vars(self)["n_features_in_"]
+            raise ValueError(f"X has {x.shape[1]} features, but {self.name} is expecting {wanted} features as input")
+        return x
+
+
+@scikit.notable
+@dataclass(frozen=True)
+class LDA(Classical):
     """Linear discriminant analysis with the shrunk covariance of Ledoit and Wolf [1]_: no number to choose."""
 
     deterministic: ClassVar[bool] = True
@@ -132,8 +250,9 @@ class LDA(Alone):
         return LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class LR(Alone):
+class LR(Classical):
     """Logistic regression on standardised features, ridge penalty at its default (C = 1)."""
 
     deterministic: ClassVar[bool] = True
@@ -147,8 +266,9 @@ class LR(Alone):
         return make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class SVM(Alone):
+class SVM(Classical):
     """Support vector machine on standardised features, Gaussian kernel at its defaults (C = 1, γ = 1/d).
 
     Gaussian and not linear, for `LDA` and `LR` are linear already and the federated networks are not.
@@ -165,8 +285,9 @@ class SVM(Alone):
         return make_pipeline(StandardScaler(), SVC(kernel="rbf"))
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class MDM(Alone):
+class MDM(Classical):
     """Minimum distance to the Riemannian mean of each class [2]_, by pyRiemann.
 
     It wants covariances, clients hold tangent vectors: the exponential map at the identity makes of such a vector
@@ -191,8 +312,9 @@ class MDM(Alone):
         return exponential(x)
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class Chosen(Alone):
+class Chosen(Classical):
     """The classifier that does best in a cross-validation on the client's own training trials.
 
     What a practitioner has who does not want to bet on one: the choice costs no look at the test trials.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import zipfile
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from hetfl_core import checks
 
 Kind = Literal["classifier", "regressor"]
+
+C = TypeVar("C")
 
 
 def tags(kind: Kind) -> Any:
@@ -34,6 +36,32 @@ def tags(kind: Kind) -> Any:
     classifier = ClassifierTags() if kind == "classifier" else None
     regressor = RegressorTags() if kind == "regressor" else None
     return Tags(kind, TargetTags(required=True), classifier_tags=classifier, regressor_tags=regressor)
+
+
+def notable(cls: type[C]) -> type[C]:
+    """A frozen dataclass on whose objects scikit-learn may note things, under names with an underscore in front.
+
+    Its meta-estimators do so while they fit (``_parent_callback_ctx`` of version 1.9). Settings stay frozen.
+
+    Parameters
+    ----------
+    cls : type
+
+    Returns
+    -------
+    type
+        The same class.
+    """
+    set_frozen, delete_frozen = cls.__setattr__, cls.__delattr__
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        (object.__setattr__ if name.startswith("_") else set_frozen)(self, name, value)
+
+    def __delattr__(self: Any, name: str) -> None:
+        (object.__delattr__ if name.startswith("_") else delete_frozen)(self, name)
+
+    cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__  # type: ignore[assignment,method-assign]
+    return cls
 
 
 def column_names(rows: Any) -> NDArray[Any] | None:

@@ -86,7 +86,7 @@ TESTS = {
     "distances/parts": "distances",
     "distances/tangent": "baselines",
     "matching": "matching hyfem",
-    "baselines": "baselines",
+    "baselines": "baselines kept scikit",
     "datasets/fewer": "baselines clinical",
     "benchmark": "benchmark",
     "engine/checkpoint": "simulation module",

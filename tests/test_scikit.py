@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.calibration import CalibratedClassifierCV, CalibrationDisplay
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.exceptions import NotFittedError
 from sklearn.inspection import DecisionBoundaryDisplay, PartialDependenceDisplay, permutation_importance
 from sklearn.metrics import (
     ConfusionMatrixDisplay,
@@ -28,13 +30,17 @@ from sklearn.metrics import (
     r2_score,
     roc_auc_score,
 )
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
-from hetfl_core import Federation, Preparation, Trained, simulate
+from hetfl_core import Federation, Preparation, Trained, baselines, simulate
+from hetfl_core.baselines import LDA, LR, MDM, SVM, Chosen
 from hetfl_core.federation import FederationWarning
 from hetfl_core.methods import FedAvg, Local
 from hetfl_core.networks import MLP, Model
+from hetfl_core.settings import plain
 
 mpl.use("Agg")
 
@@ -213,3 +219,98 @@ def test_one_class_is_a_class() -> None:
         fed = Federation.from_arrays({"A": (np.random.default_rng(0).normal(size=(10, 2)), np.zeros(10, int))})
     predictor = simulate(fed, Local(SMALL, local_epochs=1), **QUICK).trained().client()
     assert predictor.predict(np.zeros((2, 2))).to_list() == [0, 0]
+
+
+# --- baselines as estimators ----------------------------------------------------------------------------------------
+
+VECTORS = np.random.default_rng(0).normal(size=(60, 6)) * 0.3
+KINDS = np.array(["left", "right", "rest"])[np.arange(60) % 3]
+VECTORS += (KINDS == "left")[:, None] * [0.6, 0, 0, 0, 0, 0] + (KINDS == "rest")[:, None] * [0, 0, 0, 0.6, 0, 0]
+CLASSICAL = [LDA(), LR(), SVM(), MDM(), Chosen((LDA(), SVM()))]
+
+
+@pytest.fixture(params=CLASSICAL, ids=lambda one: one.name)
+def classical(request):
+    if isinstance(request.param, MDM):
+        pytest.importorskip("pyriemann")
+    return clone(request.param)
+
+
+def test_a_baseline_is_a_step_of_a_pipeline(classical) -> None:
+    pipe = make_pipeline(FunctionTransformer(), classical)
+    scores = cross_val_score(pipe, VECTORS, KINDS, cv=3)
+    by_hand = []
+    for train, test in StratifiedKFold(3).split(VECTORS, KINDS):
+        codes = np.unique(KINDS, return_inverse=True)[1]
+        by_hand.append((classical.learn(VECTORS[train], codes[train])(VECTORS[test]) == codes[test]).mean())
+    np.testing.assert_array_equal(scores, by_hand)
+    assert scores.mean() > 0.45
+    assert clone(pipe)[-1] == classical
+    assert "answers_" not in vars(pipe[-1])
+
+
+def test_a_baseline_has_what_estimators_have(classical) -> None:
+    bare = plain(classical)
+    with pytest.raises(NotFittedError, match=f"This {type(classical).__name__} instance is not fitted yet"):
+        classical.predict(VECTORS)
+    assert classical.fit(VECTORS, KINDS) is classical
+    assert classical.classes_.tolist() == ["left", "rest", "right"]
+    assert classical.n_features_in_ == 6
+    assert not hasattr(classical, "feature_names_in_")
+    assert is_classifier(classical)
+    assert classical.score(VECTORS, KINDS) == np.mean(classical.predict(VECTORS) == KINDS) > 0.6
+    assert plain(classical) == bare, "what is fitted is no setting"
+    assert classical == clone(classical)
+    assert hash(classical) == hash(clone(classical))
+    check_is_fitted(classical)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(clone(classical))
+    again = pickle.loads(pickle.dumps(classical))
+    np.testing.assert_array_equal(again.predict(VECTORS), classical.predict(VECTORS))
+    with pytest.raises(ValueError, match=r"X has 5 features, but .* is expecting 6 features as input"):
+        classical.predict(VECTORS[:, :5])
+    table = pd.DataFrame(VECTORS, columns=list("abcdef"))
+    assert classical.fit(table, KINDS).feature_names_in_.tolist() == [*"abcdef"]
+    with pytest.raises(ValueError, match=r"X must have the columns \['a', .*, got \['f',"):
+        classical.predict(table[table.columns[::-1]])
+
+
+def test_probabilities_and_decisions_are_those_of_what_is_fitted() -> None:
+    y = KINDS == "left"
+    direct = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(VECTORS, y)
+    lda, svm = LDA().fit(VECTORS, y), SVM().fit(VECTORS, y)
+    np.testing.assert_array_equal(lda.predict_proba(VECTORS), direct.predict_proba(VECTORS))
+    np.testing.assert_array_equal(lda.decision_function(VECTORS), direct.decision_function(VECTORS))
+    assert get_scorer("roc_auc")(lda, VECTORS, y) == roc_auc_score(y, direct.predict_proba(VECTORS)[:, 1])
+    assert not hasattr(svm, "predict_proba")
+    decisions = svm.make().fit(VECTORS, y).decision_function(VECTORS)
+    assert get_scorer("roc_auc")(svm, VECTORS, y) == roc_auc_score(y, decisions)
+    assert LDA().fit(VECTORS, np.ones(60)).predict(VECTORS).tolist() == [1] * 60
+
+
+def test_settings_of_a_baseline_are_set_as_scikit_learn_sets_them() -> None:
+    search = GridSearchCV(Chosen((LDA(), LR())), {"folds": [2, 3]}, cv=3).fit(VECTORS, KINDS)
+    assert search.best_estimator_.folds in (2, 3)
+    chosen = Chosen((LDA(),))
+    assert chosen.get_params() == {"among": (LDA(),), "folds": 5}
+    assert chosen.set_params(folds=4) is chosen
+    assert chosen.folds == 4
+    with pytest.raises(ValueError, match="folds must be at least 2, got 1"):
+        chosen.set_params(folds=1)
+    assert chosen.folds == 4
+    with pytest.raises(TypeError, match="fold"):
+        chosen.set_params(fold=3)
+    assert LDA().set_params() == LDA()
+
+
+def test_a_fitted_baseline_runs_as_one_that_is_not() -> None:
+    fed = Federation.from_arrays({"A": (VECTORS, np.arange(60) % 3)})
+    fresh, fitted = baselines.run(fed, LDA()), baselines.run(fed, LDA().fit(VECTORS, KINDS))
+    assert fitted.settings == fresh.settings
+    pd.testing.assert_frame_equal(fitted.per_client, fresh.per_client)
+
+
+def test_mdm_takes_tangent_vectors() -> None:
+    pytest.importorskip("pyriemann")
+    with pytest.raises(ValueError, match=r"MDM cannot be fitted to 60 vectors: tangent vectors must have q\(q\+1\)/2"):
+        MDM().fit(VECTORS[:, :5], KINDS)

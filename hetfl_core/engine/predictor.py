@@ -132,29 +132,37 @@ class Answers:
         """Labels, or numbers, shape (n,)."""
         if self.by_shares:
             return np.asarray(self.classes[self._probabilities(rows).argmax(1)])
-        return self._asked(self.model.predict, rows)
+        return self.asked("predict", rows)
 
     def __call__(self, rows: Any) -> NDArray[Any]:
         """Labels, or numbers, shape (n,)."""
         return self.labels(rows)
 
     def _probabilities(self, rows: Any) -> NDArray[Any]:
-        return self._asked(self.model.predict_proba, rows)
+        return self.asked("predict_proba", rows)
 
     def _order(self, rows: Any) -> NDArray[Any]:
         """The softmax of decision values, which keeps their order and is no probability."""
         from scipy.special import softmax
 
-        z = np.asarray(self._asked(self.model.decision_function, rows), dtype=np.float64)
+        z = np.asarray(self.asked("decision_function", rows), dtype=np.float64)
         return np.asarray(softmax(z if z.ndim == 2 else np.stack([np.zeros(len(z)), z], 1), axis=1))
 
-    def _asked(self, ask: Callable[[Any], Any], rows: Any) -> NDArray[Any]:
+    def asked(self, hook: str, rows: Any) -> NDArray[Any]:
+        """What a method of the model returns for rows, once they are as it takes them.
+
+        Parameters
+        ----------
+        hook : str
+            Such as ``"predict"``.
+        rows : ndarray or DataFrame, shape (n, d)
+        """
         for step in self.before:
             rows = step(rows)
         if not self.name:
-            return np.asarray(ask(rows))
+            return np.asarray(getattr(self.model, hook)(rows))
         with naming(self.where, self.name, f"asked about {len(rows)} rows"):
-            return np.asarray(ask(rows))
+            return np.asarray(getattr(self.model, hook)(rows))
 
 
 @contextmanager
