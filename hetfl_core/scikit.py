@@ -102,10 +102,24 @@ def score(kind: Kind, y: Any, predicted: Any, sample_weight: Any = None) -> floa
 
 # --- fitted estimators as bytes, without pickle ---------------------------------------------------------------------
 
-OURS = ("hetfl_core", "sklearn", "pyriemann")
-"""Packages whose classes may come out of a file; what else there is has to be named by whoever reads it."""
+OURS = (
+    "hetfl_core.baselines",
+    "hetfl_core.distances.tangent",
+    "hetfl_core.engine.predictor",
+    "hetfl_core.estimators",
+    "hetfl_core.reporting.ways",
+    "pyriemann",
+    "sklearn",
+)
+"""Modules and packages whose classes may come out of a file; what else there is has to be named by whoever reads it."""
 
-DANGEROUS = ("sklearn.utils._testing", "sklearn.conftest", "sklearn.externals", "sklearn.datasets")
+DANGEROUS = (
+    "sklearn.conftest",
+    "sklearn.datasets",
+    "sklearn.externals",
+    "sklearn.utils._testing",
+    "pyriemann.datasets",
+)
 """Modules of these packages that do more than to fit and predict."""
 
 PLAIN = frozenset(
@@ -233,9 +247,14 @@ def _is_ours(name: str) -> bool:
     module, _, called = name.rpartition(".")
     if name in PLAIN:
         return True
-    if module.partition(".")[0] not in OURS or module.startswith(DANGEROUS):
+    if not _inside(module, OURS) or _inside(module, DANGEROUS):
         return False
     try:
         return isinstance(getattr(importlib.import_module(module), called), type)
     except (ImportError, AttributeError):
         return False
+
+
+def _inside(module: str, packages: Sequence[str]) -> bool:
+    """Whether a module is one of these, or lies in one of these packages."""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)

@@ -242,7 +242,16 @@ def test_classes_of_scikit_learn_alone_are_taken_unasked():
     assert scikit._is_ours("hetfl_core.baselines.LDA")
     for name in ("sklearn.datasets.fetch_openml", "sklearn.utils._testing.MinimalClassifier", "sklearn.base.clone"):
         assert not scikit._is_ours(name)
-    for name in ("sklearn.nowhere.Thing", "sklearn_evil.Thing", "numpy.ndarray", "builtins.eval", "Thing"):
+    for name in ("hetfl_core.__main__.app", "hetfl_core.cli.Choice", "sklearn.datasets._base.Bunch"):
+        assert not scikit._is_ours(name)
+    for name in (
+        "sklearn.nowhere.Thing",
+        "sklearn_evil.Thing",
+        "sklearn.externals._arff.ArffDecoder",
+        "numpy.ndarray",
+        "builtins.eval",
+        "Thing",
+    ):
         assert not scikit._is_ours(name)
 
 
