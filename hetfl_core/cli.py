@@ -380,7 +380,7 @@ def predict(
     one = model.server if client == "server" and client not in model.clients else model.client(client)
     found = one.predict(frame).to_frame()
     if one.spec.task == "classification":
-        found = found.join(one.predict_proba(frame).rename(columns=str).add_prefix("p "))
+        found = found.join(one.probabilities(frame).rename(columns=str).add_prefix("p "))
     if out is None:
         print(found.to_string(float_format=lambda v: f"{v:.4g}"))
     else:

@@ -9,8 +9,7 @@ client and seed; each of its ``random_state`` is drawn from the seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -19,7 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.baselines import Alone, Answers, Fit, Predict
+from hetfl_core.baselines import Alone, Fit, always
+from hetfl_core.engine.predictor import Answers, naming
 from hetfl_core.federation import Client, Federation, Spec, blocks
 from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
@@ -85,25 +85,18 @@ class PerSite(Alone):
         table = pd.DataFrame(x, columns=names) if names and len(names) == x.shape[1] else x
         return table, getattr(client, f"y_{split}").numpy()
 
-    def fit(self, x: Any, y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
-        """Learn from rows, shape (n, d), and labels or numbers, shape (n,); `where` names the client.
+    def learn(self, x: Any, y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+        """What answers once it is fitted to rows, shape (n, d), and labels or numbers, shape (n,), of a client.
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
         if y.dtype.kind != "f" and len(np.unique(y)) == 1:
-            return Answers(y[:1], lambda new: np.full(len(new), y[0]), lambda new: np.ones((len(new), 1)))
+            return Answers(always(y))
         model = _copy(self.estimator, where, seed)
-        with self._naming(where, f"fitted to {len(y)} rows"):
+        with naming(where, self.name, f"fitted to {len(y)} rows"):
             model.fit(x, y)
-
-        def labels(new: Any) -> NDArray[Any]:
-            with self._naming(where, f"asked about {len(new)} rows"):
-                return np.asarray(model.predict(new))
-
-        if y.dtype.kind == "f":
-            return Answers(np.empty(0), labels)
-        shares = _shares(model)
-        return Answers(np.asarray(model.classes_), labels, shares, not hasattr(model, "predict_proba"))
+        columns = tuple(x.columns) if isinstance(x, pd.DataFrame) else None
+        return Answers(model, columns=columns, ranks=y.dtype.kind != "f", name=self.name, where=where)
 
     def answered(self, federation: Federation, models: Mapping[str, Answers]) -> str:
         """A digest of what is said of all test rows: what draws no random number says the same for every seed."""
@@ -113,16 +106,6 @@ class PerSite(Alone):
             if len(x):
                 digest.update(np.ascontiguousarray((model.shares or model.labels)(x)).tobytes())
         return digest.hexdigest()
-
-    @contextmanager
-    def _naming(self, where: str, what: str) -> Iterator[None]:
-        """Name the client and the estimator in whatever goes wrong: it is not ours, and may raise anything."""
-        try:
-            yield
-        except Exception as error:
-            told = " ".join(str(error).split())
-            who = f"client {where!r}: " if where else "all rows in one place: "
-            raise ValueError(f"{who}{self.name} cannot be {what}: {type(error).__name__}: {told}") from error
 
 
 @dataclass(frozen=True)
@@ -168,7 +151,7 @@ class InOnePlace(PerSite):
         """The same answers for all clients, and the bytes of their rows, which are sent up; what predicts stays."""
         each = [self.arrays(client, "train") for client in federation]
         x = pd.concat([x for x, _ in each]) if isinstance(each[0][0], pd.DataFrame) else np.vstack([x for x, _ in each])
-        model = self.fit(x, np.concatenate([y for _, y in each]), "", seed)
+        model = self.learn(x, np.concatenate([y for _, y in each]), "", seed)
         sent = sum(t.nbytes for client in federation for t in (*blocks(client.x_train), client.y_train))
         return {client.name: model for client in federation}, (int(sent), 0)
 
@@ -208,18 +191,3 @@ def _copy(estimator: Any, where: str, seed: int) -> Any:
     keys = sorted(key for key in copy.get_params() if key == "random_state" or key.endswith("__random_state"))
     drawn = {key: int(numpy_stream(seed, where or SERVER, 0, f"estimator:{key}").integers(2**32)) for key in keys}
     return copy.set_params(**drawn) if drawn else copy
-
-
-def _shares(model: Any) -> Predict | None:
-    """Probabilities of the classes; of decision values the softmax, which keeps their order and is no probability."""
-    if hasattr(model, "predict_proba"):
-        return lambda x: np.asarray(model.predict_proba(x))
-    if not hasattr(model, "decision_function"):
-        return None
-    from scipy.special import softmax
-
-    def shares(x: Any) -> NDArray[Any]:
-        z = np.asarray(model.decision_function(x), dtype=np.float64)
-        return softmax(z if z.ndim == 2 else np.stack([np.zeros(len(z)), z], 1), axis=1)
-
-    return shares

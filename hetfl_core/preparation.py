@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks, columns
+from hetfl_core import checks, columns, scikit
 from hetfl_core.clients import warn
 from hetfl_core.columns import word
 from hetfl_core.settings import Checked, Natural, Share, plain
@@ -330,18 +331,18 @@ class Prepared:
         Returns
         -------
         dict
-            Names, levels, and per column what fills a gap, mean and scale.
+            Names, levels, and per column what fills a gap, mean and scale. Of a transformer of the user's own names,
+            and the transformer as skops writes it (`hetfl_core.scikit.packed`), in base 64.
 
         Raises
         ------
         TypeError
-            For a transformer of the user's own.
+            For a transformer that cannot be written, naming the client.
         """
-        if self.preparation is None:
-            raise TypeError(
-                f"client {self.client!r}: a transformer of your own cannot be written as JSON, only pickled"
-            )
         own = {"client": self.client, "columns": [*self.columns], "features": [*(self.features or ())]}
+        if self.preparation is None:
+            content = scikit.packed(self.transformer, f"client {self.client!r}: its transformer (prepare)")
+            return {**own, "origin": [*self.origin], "transformer": base64.b64encode(content).decode()}
         parts = self.transformer.named_transformers_
         fills: dict[str, Any] = {}
         for kind, _, names in self.transformer.transformers_:
@@ -353,18 +354,31 @@ class Prepared:
         return {**own, **fitted, "preparation": plain(vars(self.preparation))}
 
 
-def restored(state: Mapping[str, Any]) -> Prepared:
+def restored(state: Mapping[str, Any], by: str = "prepare", trusted: Sequence[str] = ()) -> Prepared:
     """What `Prepared.state` was written of: it makes the same inputs, bit for bit.
 
     Parameters
     ----------
     state : dict
+    by : str
+        Where it stands, for errors.
+    trusted : sequence of str
+        Classes and functions of others that a transformer consists of, as for `hetfl_core.load_trained`.
 
     Returns
     -------
     Prepared
+
+    Raises
+    ------
+    ValueError
+        For a transformer that is damaged, or asks for code which is not trusted.
     """
     columns = tuple(state["columns"])
+    if "transformer" in state:
+        transformer = scikit.unpacked(base64.b64decode(state["transformer"]), by, trusted)
+        features = tuple(state["features"]) or None
+        return Prepared(state["client"], columns, features, tuple(state["origin"]), transformer)
     preparation = Preparation(**state["preparation"])
     kinds = {c: object if c in state["levels"] else float for c in columns}
     row = pd.DataFrame({c: pd.Series([state["fills"][c]], dtype=kinds[c]) for c in columns})  # its median is itself
@@ -470,12 +484,30 @@ def check_prepare(prepare: Any) -> None:
     Raises
     ------
     TypeError
+
+    Warns
+    -----
+    FederationWarning
+        For a transformer with which no model could be saved, and for one that could be read again in this session only.
     """
     transforms = all(hasattr(prepare, part) for part in ("fit", "transform", "get_params"))
     if isinstance(prepare, type) or not (transforms or isinstance(prepare, Preparation)):
         raise TypeError(
             "prepare must be a Preparation, or a transformer of scikit-learn such as make_pipeline(SimpleImputer()), "
             f"got {checks.shown(prepare)}"
+        )
+    if isinstance(prepare, Preparation):
+        return
+    try:
+        if passing := [name for name in scikit.types_in(prepare) if name.startswith("__main__.")]:
+            warn(
+                f"prepare has {checks.shown(passing)}, defined in this program or notebook: models that are saved can "
+                "be read where that is defined too; put it in a module of its own, so that it can be imported"
+            )
+    except TypeError as error:
+        warn(
+            f"{error}. Models of this federation can be trained and used here, but not saved: take a Preparation, or "
+            "put what is not of scikit-learn into a module of its own"
         )
 
 

@@ -182,7 +182,7 @@ def test_mdm_on_tangent_vectors_is_mdm_on_covariances():
     x = space.transform(covariances)
     direct = classification.MDM(metric="riemann").fit(covariances[:40], y[:40]).predict(covariances[40:])
     assert 0.6 < (direct == y[40:]).mean() < 1
-    np.testing.assert_array_equal(MDM().fit(x[:40], y[:40])(x[40:]), direct)
+    np.testing.assert_array_equal(MDM().learn(x[:40], y[:40])(x[40:]), direct)
     client = Client(x[:40], y[:40], x[40:], y[40:], "a")
     assert answers(simulate(Federation([client]), MDM()))["a"] == (direct == y[40:]).mean()
 
@@ -588,7 +588,7 @@ def test_a_classifier_has_no_embedding_and_says_so():
     run = simulate(Federation([Client(np.eye(4), y, np.eye(4), y, "a")]), LDA())
     with pytest.raises(NotImplementedError, match="LDA has no embedding"):
         run.embed()
-    with pytest.raises(NotImplementedError, match=r"LDA .* what it fits is not kept; see per_client"):
+    with pytest.raises(NotImplementedError, match=r"LDA .* what it has fitted predicts by run.trained\(\)"):
         run.outputs()
     assert run.settings["method"] == {"class": "LDA"}
     with pytest.raises(TypeError, match=r"method must be an object, such as LDA\(\), got the class LDA"):

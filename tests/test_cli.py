@@ -178,7 +178,7 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
         found = pd.read_csv(out, index_col=0)
         assert found.columns.to_list() == ["predicted", "p no", "p yes"]
         assert found["predicted"].to_list() == one.predict(frame).to_list()
-        np.testing.assert_allclose(found["p yes"], one.predict_proba(frame)["yes"])
+        np.testing.assert_allclose(found["p yes"], one.probabilities(frame)["yes"])
     code, said, _ = call(monkeypatch, capsys, "predict", folder, str(rows), "--client", "a")
     assert said.split()[:3] == ["predicted", "p", "no"]
     for client, message in ((["--client", "c"], "client must be one of ['a', 'b'], got 'c'"), ([], "got None")):

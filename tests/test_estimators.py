@@ -82,7 +82,7 @@ def test_random_numbers_come_from_the_seed_and_from_the_client() -> None:
     assert runs[0].per_client.equals(runs[1].per_client)
     assert not runs[0].per_client["auc"].equals(runs[2].per_client["auc"])
     one = Federation.from_arrays(dict.fromkeys("ab", rows(fed[0])), test_size=0)
-    states = [PerSite(forest).fit(*rows(c), c.name).shares(rows(c)[0]) for c in one]
+    states = [PerSite(forest).learn(*rows(c), c.name).shares(rows(c)[0]) for c in one]
     assert not np.array_equal(*states), "two sites with the same rows have forests of their own"
 
 

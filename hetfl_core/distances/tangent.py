@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -85,7 +86,27 @@ def recentring(x: NDArray[Any], where: str = "") -> Vectors:
     """
     space = pyriemann("tangentspace", "Pooled").TangentSpace()
     space.fit(_matrices(x, where))
-    return lambda new: space.transform(_matrices(new, where))
+    return Recentring(space, where)
+
+
+@dataclass(frozen=True, eq=False)
+class Recentring:
+    """What `recentring` returns: vectors at the old reference point become vectors at the new.
+
+    Parameters
+    ----------
+    space : pyriemann.tangentspace.TangentSpace
+        Fitted, with the new reference point.
+    where : str
+        Name of the client.
+    """
+
+    space: Any
+    where: str = ""
+
+    def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Vectors at the new reference point, shape (n, q(q+1)/2)."""
+        return np.asarray(self.space.transform(_matrices(x, self.where)))
 
 
 def _matrices(x: NDArray[Any], where: str) -> NDArray[Any]:

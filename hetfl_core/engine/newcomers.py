@@ -22,6 +22,7 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trained import Trained
 from hetfl_core.engine.trainer import keeping
 from hetfl_core.federation import Client, Federation, in_one_order
+from hetfl_core.methods.base import Method
 
 
 @keywords.hinting()
@@ -109,6 +110,11 @@ def adapt(
 
 def _newcomers(run: Trained, clients: Client | Iterable[Client], **options: Any) -> Simulator:
     """A simulator of the new clients alone, once they are seen to fit the run."""
+    if not isinstance(run.method, Method):
+        raise ValueError(
+            f"{run.method.name} trains no network of which new clients could learn a part: fit it to their own rows, "
+            "by hetfl_core.simulate(federation, …)"
+        )
     new = [clients] if isinstance(clients, Client) else checks.sequence("clients", clients)
     for client in new:
         checks.instance("clients", client, Client)

@@ -310,16 +310,11 @@ class Run:
         Returns
         -------
         Trained
-
-        Raises
-        ------
-        ValueError
-            For a run of a baseline, which keeps no model.
         """
         return Trained.of(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the models of all clients, and the server's, to a folder, without any row of the data.
+        """Write the models of all clients, and the server's, to a folder; of networks without any row of the data.
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
 from hetfl_core.networks.layers import RUNNING, has_prefix, missing, one_of_each
 from hetfl_core.rng import Stream
-from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line, made_once
+from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line, later, made_once
 
 Role = Literal["start", "round", "rest", "final"]
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
@@ -94,6 +94,10 @@ class Stage(Checked):
         Length: passes over the client's samples, or optimisation steps. Exactly one of them.
     batch_size : int
         Samples a step; the last batch of an epoch may be smaller.
+    drop_last : bool
+        Whether such a last batch is left out, as in `torch.utils.data.DataLoader`: every step then has `batch_size`
+        samples, and each epoch leaves out others. A client that has fewer samples than one batch keeps the one that it
+        has. (PyTorch would train nothing.)
     optimizer : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
         A fresh one starts each stage.
     lr : float
@@ -117,6 +121,7 @@ class Stage(Checked):
     momentum: Momentum = 0.0
     clip: Positive | None = None
     spare: tuple[str, ...] = ()
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -232,6 +237,9 @@ class Method(Checked):
         Local epochs M of a round.
     batch_size : int
         Samples a step.
+    drop_last : bool
+        Whether the last batch of an epoch is left out where it is smaller (see `Stage`): a rest of a few samples, too,
+        is a step at the full learning rate. Other libraries leave it out. To be named; no positional argument.
     lr : float
         Learning rate η of the first round.
     weighting : {"samples", "uniform"}
@@ -277,6 +285,7 @@ class Method(Checked):
     local_steps: Count | None = None
     finetune_epochs: Count | None = None
     init: Literal["own", "common", "heads"] = "own"
+    drop_last: bool = later(False)
 
     names: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """What variants are called, with their settings; the one at its defaults comes first, others go before it."""
@@ -317,7 +326,8 @@ class Method(Checked):
         if "epochs" not in changes and "steps" not in changes:
             steps = self.local_steps is not None
             changes |= {"steps": self.local_steps} if steps else {"epochs": self.local_epochs}
-        own = {name: getattr(self, name) for name in ("batch_size", "optimizer", "momentum", "weight_decay", "clip")}
+        names = ("batch_size", "drop_last", "optimizer", "momentum", "weight_decay", "clip")
+        own = {name: getattr(self, name) for name in names}
         return Stage(train, **{**own, "lr": self.lr * self.lr_decay**round, **changes})
 
     def finetuning(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -22,7 +23,7 @@ from hetfl_core.networks.layers import (
     linear_init,
     of_client,
 )
-from hetfl_core.networks.module import Module, lifted
+from hetfl_core.networks.module import lifted
 from hetfl_core.settings import SOME, Checked, Count
 
 
@@ -96,6 +97,87 @@ class Auto(Checked):
 
 
 @dataclass(frozen=True)
+class Linear(Checked, Network):
+    """No embedding: the head reads the inputs, so that the model is logistic, or for a regression linear, regression.
+
+    ``Model(Linear())`` computes softmax(W x + b). Its only parameters are those of the head, part ``"beta"``, which a
+    method that averages the head, such as `FedAvg`, averages whole. With full batches and enough steps a client ends
+    where `sklearn.linear_model.LogisticRegression` without penalty (``C=numpy.inf``) does.
+
+    *Two classes have two outputs*, of which only the difference matters: the log odds. A step of SGD moves both,
+    against each other, and the log odds twice as far as a model with one output would move them at the same rate; Adam
+    does so, too. To repeat a logistic regression with a single output, take half its learning rate, and with FedProx
+    twice its µ, since a change of the log odds is shared out to two outputs.
+
+    Parameters
+    ----------
+    width : int, optional
+        Number of inputs, those of an image in a row; by default what the clients have. They must have equally many, as
+        the networks of a run have one latent dimension: take the view ``"common"`` or ``"zeros"`` of tables that have
+        other columns.
+    """
+
+    width: Count | None = None
+
+    @property
+    def out(self) -> int:
+        """Latent dimension k, the number of inputs; where that is not known, an AttributeError says so."""
+        if self.width is None:
+            raise AttributeError(
+                "the width of Linear() is that of the inputs: ask Model.of(spec), or say Linear(width)"
+            )
+        return self.width
+
+    def of_client(self, name: str, shape: Any) -> Network:
+        """The network of a client, whose inputs have this shape.
+
+        Parameters
+        ----------
+        name : str
+            The client's.
+        shape : tuple of int
+            Of one of its samples.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        ValueError
+            For another number of inputs than `width`, and for named blocks.
+        """
+        if isinstance(shape, Mapping):
+            raise ValueError(f"Linear() takes one tensor, got blocks {list(shape)}; Blocks has a network for each")
+        n_inputs = math.prod(shape)
+        if self.width not in (None, n_inputs):
+            raise ValueError(f"Linear({self.width}) takes {self.width} inputs, got samples of shape {tuple(shape)}")
+        return Linear(n_inputs)
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """No parameters."""
+        return {}
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """No random numbers."""
+        return {}
+
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
+        r"""The inputs as they are, shape (n, \*shape) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
+        return x.flatten(1)
+
+
+@dataclass(frozen=True)
 class PerClient(Checked, Network):
     """An embedding for each client by its name: architectures may differ, only the latent dimension is common.
 
@@ -117,7 +199,7 @@ class PerClient(Checked, Network):
         for network in every:
             if not isinstance(network, Network) or isinstance(network, PerClient):
                 raise ValueError(f"networks must be embeddings such as MLP(), got {network!r}")
-        if len(found := {network.out for network in every if not isinstance(network, Module)}) > 1:
+        if len(found := {network.out for network in every if hasattr(network, "out")}) > 1:
             raise ValueError(f"networks must have one latent dimension in common, got out={sorted(found)}")
 
     def _converted(self) -> dict[str, Any]:
