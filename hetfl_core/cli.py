@@ -20,6 +20,7 @@ import typer
 from click.exceptions import NoSuchOption
 
 from hetfl_core import cli_tables, keywords, numerics
+from hetfl_core._version import __version__
 from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped, pair
 from hetfl_core.deployment.commands import app as deploy_app
 from hetfl_core.plugins import data_sets, folders, plugins
@@ -88,8 +89,7 @@ def is_message(error: BaseException) -> bool:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        ours = importlib.import_module("hetfl_core").__version__
-        print(f"hetfl-core {ours}, Python {platform.python_version()}, torch {metadata.version('torch')}")
+        print(f"hetfl-core {__version__}, Python {platform.python_version()}, torch {metadata.version('torch')}")
         raise typer.Exit
 
 
