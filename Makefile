@@ -78,13 +78,13 @@ copies:  ## after 'make book', for who publishes it: put the notebooks that Cola
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml book/pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer was found; name one with 'make PYTHON=/path/to/python ...'"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call system,python3-venv) \
 	  || { echo "this Python cannot make environments: on Debian and Ubuntu install 'python3-venv' and try again"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]' -e './book[pages]'
 	$(PY) -m ipykernel install --sys-prefix --name python3 >/dev/null
 	@touch $@
 
@@ -100,9 +100,9 @@ system = { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
   && echo "installing the system package(s) $(1) with apt-get" && apt-get -qq update </dev/null \
   && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(1) </dev/null >/dev/null; }
 
-lock:  ## pin constraints.txt anew to the newest versions that pyproject.toml allows
+lock:  ## pin constraints.txt anew to the newest versions that both pyproject.toml allow
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet -e '.[dev]'
+	.venv-lock/bin/python -m pip install --quiet -e '.[dev]' -e './book[pages]'
 	{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp
 	mv constraints.tmp constraints.txt && rm -rf .venv-lock
 

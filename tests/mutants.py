@@ -170,8 +170,9 @@ those of all methods or data sets.
 """
 
 WORDS = """
-    _version checks cli cli_tables files keywords numerics cli_options plots plugins records/provenance datasets/eegmmidb
-    datasets/recordings datasets/registry deployment/apps deployment/commands deployment/programs deployment/trial
+    _version checks cli cli_tables files keywords numerics cli_options plots plugins records/provenance
+    datasets/eegmmidb datasets/recordings datasets/registry deployment/apps deployment/commands deployment/programs
+    deployment/trial
 """
 """Modules of the core that carry none: what is typed, printed, drawn, downloaded and started."""
 
