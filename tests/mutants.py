@@ -143,6 +143,7 @@ TESTS = {
     "deployment/sums": "deployment",
     "deployment/gate": "gate",
     "deployment/secret": "secret",
+    "deployment/strategy": "strategy",
     "deployment/wire": "deployment",
     "statistics/differences": "statistics",
     "statistics/of_records": "statistics ledger records",
