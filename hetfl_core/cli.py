@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.exceptions import NoSuchOption
+from click.exceptions import NoSuchOption, UsageError
 
 from hetfl_core import cli_tables, keywords, numerics
 from hetfl_core._version import __version__
@@ -28,6 +28,14 @@ from hetfl_core.plugins import data_sets, folders, plugins
 
 class _Commands(typer.core.TyperGroup):
     """Commands that say, when they are stopped by Ctrl-C, how to go on, and what is meant by another's option."""
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if "Did you mean" in error.message and hasattr(error, "possibilities"):
+                error.possibilities = None  # Typer has said so, and newer versions of click would once more
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:
