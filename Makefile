@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test core mutants values lint assignments address copies browser lock clean
+.PHONY: help book serve lab test core mutants values lint assignments address copies browser dist lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -75,6 +75,14 @@ address: $(READY)  ## after setting project.urls.Repository in pyproject.toml: w
 
 copies:  ## after 'make book', for who publishes it: put the notebooks that Colab opens onto a branch of the repository
 	$(PYTHON) book/_ext/hetfl_copies.py
+
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hetfl_core/_version.py)
+TAG ?= v$(VERSION)
+dist:  ## both distributions, each as sdist and wheel, in dist/, by the hatchling of PYTHON=.venv/bin/python
+	@test "$(TAG)" = "v$(VERSION)" || { echo "the tag $(TAG) is not of version $(VERSION)"; exit 1; }
+	rm -rf dist
+	$(PYTHON) -m hatchling build -d $(CURDIR)/dist
+	here=$$(command -v $(PYTHON)) && here=$$(realpath -s "$$here") && cd book && "$$here" -m hatchling build -d $(CURDIR)/dist
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 
