@@ -10,6 +10,8 @@ What stands here is fetched when it is first asked for: a command that needs no 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hetfl_core._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from hetfl_core import datasets as datasets
     from hetfl_core import methods as methods
@@ -46,7 +48,6 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 """The module of each name that is not itself a module."""
 
 __all__ = sorted([*_HOMES, "datasets", "methods"])
-__version__ = "0.1.0"
 
 _ROOMS = ["baselines", "networks", "plots", "records"]
 """More rooms that open when they are first asked for; not those whose functions students write in assignments."""

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.exceptions import NoSuchOption
+from click.exceptions import NoSuchOption, UsageError
 
 from hetfl_core import cli_tables, keywords, numerics
+from hetfl_core._version import __version__
 from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped, pair
 from hetfl_core.deployment.commands import app as deploy_app
 from hetfl_core.plugins import data_sets, folders, plugins
@@ -27,6 +28,14 @@ from hetfl_core.plugins import data_sets, folders, plugins
 
 class _Commands(typer.core.TyperGroup):
     """Commands that say, when they are stopped by Ctrl-C, how to go on, and what is meant by another's option."""
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if "Did you mean" in error.message and hasattr(error, "possibilities"):
+                error.possibilities = None  # Typer has said so, and newer versions of click would once more
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -88,8 +97,7 @@ def is_message(error: BaseException) -> bool:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        ours = importlib.import_module("hetfl_core").__version__
-        print(f"hetfl-core {ours}, Python {platform.python_version()}, torch {metadata.version('torch')}")
+        print(f"hetfl-core {__version__}, Python {platform.python_version()}, torch {metadata.version('torch')}")
         raise typer.Exit
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import pandas as pd
 import torch
@@ -379,23 +379,34 @@ class Federation(Hinting, Views):
     def __iter__(self) -> Iterator[Client]:
         return iter(self.clients)
 
-    def __getitem__(self, name: str | int) -> Client:
+    @overload
+    def __getitem__(self, name: str | int) -> Client: ...
+
+    @overload
+    def __getitem__(self, name: slice) -> Federation: ...
+
+    def __getitem__(self, name: str | int | slice) -> Client | Federation:
         """The client of this name, or of this number: 0 the first, −1 the last.
 
         Parameters
         ----------
-        name : str or int
+        name : str, int or slice
             Name, or place in `clients`.
 
         Returns
         -------
-        Client
+        Client or Federation
+            Of several places, such as ``[:2]``, the federation of these clients alone, as `subset` makes it.
 
         Raises
         ------
         KeyError, IndexError
             Where there is none.
         """
+        if isinstance(name, slice):
+            if not self.clients[name]:
+                raise IndexError(f"no clients {name.start}:{name.stop}:{name.step}; there are {len(self)}")
+            return altered(self, clients=self.clients[name])
         if isinstance(name, Integral) and not isinstance(name, bool):
             if not -len(self) <= name < len(self):
                 raise IndexError(f"no client number {name}; there are {len(self)}, the first has number 0")

@@ -4,7 +4,8 @@ A plugin is a module. It may have ``commands``, a `typer.Typer` whose commands s
 ``data_sets()``, names and the functions that make a federation; ``listing()``, by title the names with a line each that
 ``hetfl list`` shows; ``described(name)``, the lines of ``hetfl list NAME``, none for a strange name; and ``peers()``,
 the lines of ``hetfl bench --peers``. It is imported whenever ``hetfl`` starts, so that it should import no tensors at
-its top. In its ``pyproject.toml``::
+its top. Its package may carry data files in a folder ``_data``, where `hetfl_core.files.data_path` finds them. In its
+``pyproject.toml``::
 
     [project.entry-points."hetfl.plugins"]
     mine = "my_package.plugin"
@@ -19,10 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hetfl_core.files import PLUGINS
+
 __all__ = ["data_sets"]
-
-
-GROUP = "hetfl.plugins"
 
 
 @cache
@@ -33,7 +33,7 @@ def plugins() -> tuple[ModuleType, ...]:
     -------
     tuple of module
     """
-    return tuple(point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
+    return tuple(point.load() for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name))
 
 
 def data_sets() -> dict[str, Callable[..., Any]]:

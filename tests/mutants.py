@@ -146,6 +146,7 @@ TESTS = {
     "deployment/sums": "deployment",
     "deployment/gate": "gate",
     "deployment/secret": "secret",
+    "deployment/strategy": "strategy",
     "deployment/wire": "deployment",
     "statistics/differences": "statistics",
     "statistics/of_records": "statistics ledger records",
@@ -173,6 +174,7 @@ those of all methods or data sets. `make quick` goes by this list, too.
 """
 
 WORDS = {
+    "_version": "repository",
     "checks": "fuzz options",
     "cli": "cli",
     "cli_tables": "reporting",

@@ -328,6 +328,13 @@ def test_a_fault_keeps_its_traceback(monkeypatch, kind):
     assert end.traceback[-1].path.name == "test_cli.py", "where it happened, not where it was caught"
 
 
+def test_a_command_that_is_nearly_there_is_asked_after_once(monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "compar")
+    assert code == 2
+    assert " ".join(err.split()).count("Did you mean") == 1
+    assert "'compare'" in err
+
+
 def test_an_environment_variable_shows_the_traceback_of_a_message_too(monkeypatch, capsys):
     arguments = ["run", "Local", "--set", "epochs"]
     for off in ("", "0"):

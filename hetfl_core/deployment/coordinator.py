@@ -227,6 +227,10 @@ class Coordinator:
         self.common = self.side.common()
         self.total: Reply | None = None
         """With secure aggregation the last sum of uploads."""
+        self.server: Params = {}
+        """The server's tensors as the last uploads left them."""
+        self.row: dict[str, Any] = {}
+        """The last round's row of the history, as far as it is known."""
 
     @property
     def side(self) -> sides.ServerSide:
@@ -313,6 +317,7 @@ class Coordinator:
     def _start(self) -> Steps[checkpoints.State]:
         begin = time.perf_counter()
         state = checkpoints.State(0, self.side.initial(), [])
+        self.server = state.server
         everyone = range(len(self.specs))
         tasks = self._tasks("start", 0, state.server, everyone)
         replies = yield from self.ask(tasks)
@@ -380,7 +385,8 @@ class Coordinator:
         sent = {c: task.received for c, task in tasks.items()}
         asked_for = n_bytes(unless_sent(q.received, sent.get(c, {})) for c, q in questions.items())
         state = checkpoints.State(t + 1, server, [], state.rows)
-        row = {
+        self.server = server
+        self.row = row = {
             "round": t + 1,
             **self._means(mine),
             "bytes_up": bytes_up + survey_up,

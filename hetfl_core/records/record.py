@@ -311,8 +311,8 @@ def _is_deep(parts: list[Any]) -> bool:
     for _ in range(DEPTH + 1):
         if not parts:
             return False
-        inside = [part.values() if type(part) is dict else part for part in parts]
-        parts = [x for part in inside for x in part if type(x) is dict or type(x) is list]
+        inside = [part.values() if isinstance(part, dict) else part for part in parts]
+        parts = [x for part in inside for x in part if isinstance(x, dict | list)]
     return True
 
 

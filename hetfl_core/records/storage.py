@@ -127,8 +127,21 @@ def _parse(text: bytes, path: Path, where: str) -> RunRecord:
         raise ValueError(f"{where} is not a run record: {error}") from error
 
 
+class ReadOnly(dict[str, Any]):
+    """A mapping of a record that was read, which others may have too; a copy of it can be changed."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("a record that was read cannot be changed: change a copy of it, as copy.deepcopy makes one")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is copied, or sent to another process, is a plain dict."""
+        return dict, (dict(self),)
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    found = ReadOnly(pairs)
     if len(found) < len(pairs):
         raise ValueError(f"a name stands twice in one object: {[key for key, _ in pairs]}")
     return found
@@ -145,7 +158,7 @@ def load(
 ) -> list[RunRecord]:
     """All records of a results folder, or those of one experiment, scale or method.
 
-    Records of packed files may be shared with other callers: they are not to be changed.
+    Records of packed files are shared with other callers, so that the mappings of a record cannot be changed.
 
     Parameters
     ----------
@@ -186,7 +199,7 @@ def load(
 def find(folder: str | Path, experiment: str, scale: str, method: str, seed: int) -> RunRecord | None:
     """The record of one run, or None where a results folder has none.
 
-    What `load` refuses of its file is refused. The record may be shared with other callers: it is not to be changed.
+    What `load` refuses of its file is refused. As with `load`, the record's mappings cannot be changed.
 
     Parameters
     ----------

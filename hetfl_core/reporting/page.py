@@ -6,12 +6,12 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetfl_core._version import __version__
 from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation
 from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, NONE, Gain, Judgement
@@ -212,7 +212,7 @@ def render(
         hurried=hurried(trials),
         chance=round(100 * LEVEL),
         finite=math.isfinite,
-        version=import_module("hetfl_core").__version__,
+        version=__version__,
     )
 
 

@@ -83,7 +83,7 @@ def textcaps(
 
     The captions and images of [2]_ (6.6 GB) have to be put into the data folder by hand, as no hash of theirs is known
     to check a download with; the error says from where. Vectors are computed once, which takes models (``pip install
-    "hetfl-core[text]"``, which download their weights) and on a CPU some tens of minutes, and are then kept.
+    "hetfl-book[text]"``, which download their weights) and on a CPU some tens of minutes, and are then kept.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def embed(pairs: Sequence[Pair], embedder: Embedder, folder: Path | None = None)
         try:
             computed = {"captions": embedder.captions([p.caption for p in pairs]), "images": embedder.images(files)}
         except ImportError as error:
-            raise ImportError(f'{error}: vectors of TextCaps need `pip install "hetfl-core[text]"`') from error
+            raise ImportError(f'{error}: vectors of TextCaps need `pip install "hetfl-book[text]"`') from error
         buffer = io.BytesIO()
         np.savez(buffer, **computed)  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())
