@@ -171,7 +171,7 @@ those of all methods or data sets.
 """
 
 WORDS = """
-    _version checks cli cli_tables files keywords numerics cli_options plots plugins records/provenance
+    _version checks cli cli_tables errors files keywords numerics cli_options plots plugins records/provenance
     datasets/eegmmidb datasets/recordings datasets/registry deployment/apps deployment/commands deployment/programs
     deployment/trial
 """
