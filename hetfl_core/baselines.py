@@ -36,6 +36,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Asked, Score, check_measure
 from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.run import Run, columns
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import SOME, Checked, Limit, plain
@@ -107,7 +108,7 @@ class Alone(Checked):
     def check(self, federation: Federation) -> None:
         """Refuse a regression."""
         if federation.task != "classification":
-            raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
+            raise WrongValue(f"a classical classifier wants a classification, got a {federation.task}")
 
     def make(self) -> Any:
         """A scikit-learn estimator, not yet fitted."""
@@ -131,7 +132,7 @@ class Alone(Checked):
         try:
             model = self.fitted(self.prepare(x), y, where, seed)
         except (ValueError, np.linalg.LinAlgError) as error:
-            raise ValueError(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
+            raise WrongValue(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
         tell = getattr(model, "predict_proba", None)
         shares = None if tell is None else lambda new: tell(self.prepare(new))
         return Answers(model.classes_, lambda new: model.predict(self.prepare(new)), shares)
@@ -265,7 +266,7 @@ class Chosen(Alone):
             try:
                 scores.append(cross_val_score(one.make(), one.prepare(x), y, cv=folds).mean())
             except (ValueError, np.linalg.LinAlgError) as error:
-                raise ValueError(
+                raise WrongValue(
                     f"client {where!r}: {one.name} cannot be fitted to folds of {len(y)} vectors: {error}"
                 ) from error
         return self.among[int(np.argmax(np.nan_to_num(scores, nan=-1.0)))]
@@ -397,7 +398,7 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Vectors as float64, shape (n, d), and labels."""
     x = getattr(client, f"x_{split}")
     if isinstance(x, Mapping) or x.dim() != 2:
-        raise ValueError(f"client {client.name!r}: a classical classifier wants vectors, shape (n, d)")
+        raise WrongValue(f"client {client.name!r}: a classical classifier wants vectors, shape (n, d)")
     return x.numpy().astype(np.float64), getattr(client, f"y_{split}").numpy()
 
 
@@ -460,7 +461,7 @@ def run(
     baseline.check(federation)
     beside, scores = check_measure(measure, federation.task)
     if beside:
-        raise ValueError(
+        raise WrongValue(
             f"measure must be one that a baseline has, of {[*MEASURES[federation.task]]}, got {beside[0]!r}"
         )
     begin = time.perf_counter()
@@ -576,7 +577,7 @@ def _scored(
             continue
         lacking = [name for name in scores if model.shares is None or (model.ranked and name in OF_PROBABILITIES)]
         if lacking:
-            raise ValueError(f"{baseline.name} tells no class probabilities, of which {', '.join(lacking)} is formed")
+            raise WrongValue(f"{baseline.name} tells no class probabilities, of which {', '.join(lacking)} is formed")
         told.append(np.zeros((len(x), federation.n_classes)))
         if len(x) and model.shares is not None:
             p = model.shares(x)

@@ -23,6 +23,7 @@ from hetfl_core import cli_tables, keywords, numerics
 from hetfl_core._version import __version__
 from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped, pair
 from hetfl_core.deployment.commands import app as deploy_app
+from hetfl_core.errors import NotInstalled, WrongType, WrongValue
 from hetfl_core.plugins import data_sets, folders, plugins
 
 
@@ -272,7 +273,7 @@ def _imported(path: str) -> Any:
     """
     module_name, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
-        raise ValueError(f"a method of your own must look like package.module:Name, got {path!r}")
+        raise WrongValue(f"a method of your own must look like package.module:Name, got {path!r}")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -280,13 +281,13 @@ def _imported(path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise ImportError(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
+        raise NotInstalled(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
     if not hasattr(module, attribute):
         methods = [name for name, thing in vars(module).items() if _is_method(thing)]
         raise _unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"])
     found = getattr(module, attribute)
     if not _is_method(found):
-        raise TypeError(f"{path} must be a subclass of hetfl_core.methods.Method or one made from it, got {found!r}")
+        raise WrongType(f"{path} must be a subclass of hetfl_core.methods.Method or one made from it, got {found!r}")
     return found() if isinstance(found, type) else found
 
 
@@ -309,7 +310,7 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
         if not (changes or is_message(error)):
             raise
         given = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "its defaults"
-        raise ValueError(f"data set {name} cannot be made with {given}: {error}") from error
+        raise WrongValue(f"data set {name} cannot be made with {given}: {error}") from error
 
 
 def _resumption(checkpoint: Path | None) -> str:
@@ -408,12 +409,12 @@ def bench(
     if peers:
         reports = [plugin.peers for plugin in plugins() if hasattr(plugin, "peers")]
         if not reports:
-            raise ValueError("--peers needs a plugin that knows other libraries, as the book's package does")
+            raise WrongValue("--peers needs a plugin that knows other libraries, as the book's package does")
         for line in chain.from_iterable(report() for report in reports):
             print(line, flush=True)
         return
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", sizes):
-        raise ValueError(f"sizes must look like 10,100,1000, got {sizes!r}")
+        raise WrongValue(f"sizes must look like 10,100,1000, got {sizes!r}")
     for line in benchmark.report(tuple(map(int, sizes.split(","))), loop_up_to):
         print(line, flush=True)
 

@@ -24,6 +24,7 @@ from hetfl_core.engine.options import RunOptions, choose_device, with_networks
 from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate, simulate_seeds
 from hetfl_core.engine.together import together
+from hetfl_core.errors import WrongValue
 from hetfl_core.estimators import InOnePlace, as_baseline
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.methods import Local, Method
@@ -141,7 +142,7 @@ def compare(
     several = isinstance(metric, list | tuple)
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
     if n_jobs not in (None, 1) and "on_round" in options:
-        raise ValueError(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
+        raise WrongValue(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
     if n_jobs is None and ("on_round" in options or choose_device(options.get("device", "auto")).type != "cpu"):
         n_jobs = 1
     options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
@@ -162,7 +163,7 @@ def compare(
                 continue
             rows[one.rows] = one.ratio
             if data.setdefault(seed, one.mark) != one.mark:
-                raise ValueError(
+                raise WrongValue(
                     f"federation({seed}) made other data in another process: its data must depend on the seed "
                     "alone, for methods to be compared on the same; draw with np.random.default_rng(seed), or use "
                     "n_jobs=1"
@@ -208,12 +209,12 @@ def _rivals(methods: Mapping[str, Any]) -> dict[str, list[str]]:
     alone = [name for name, method in methods.items() if stays_alone(method)]
     together = [name for name, method in methods.items() if isinstance(method, Method) and name not in alone]
     if not alone:
-        raise ValueError(
+        raise WrongValue(
             f"base={BEST_ALONE!r} takes at least one method in which nothing leaves a client, such as Local() or "
             f"LogisticRegression(), got {list(methods)}"
         )
     if BEST_TOGETHER in methods:
-        raise ValueError(
+        raise WrongValue(
             f"methods: with base={BEST_ALONE!r} a row {BEST_TOGETHER!r} is made, so none may have the name"
         )
     return {BEST_ALONE: alone} | ({BEST_TOGETHER: together} if together else {})
@@ -225,7 +226,7 @@ def _directions(data: _Data, rivals: Mapping[str, Any]) -> dict[str, float]:
     for name, metric in zip(data.names, data.metrics, strict=True) if rivals else ():
         if not is_own(metric) and metric not in MEASURES[data.task]:
             known = list(MEASURES[data.task])
-            raise ValueError(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
+            raise WrongValue(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
         (score,) = check_measure([metric], data.task, "metric")[1].values()
         found[name] = 1.0 if direction(name, score, "metric") else -1.0
     return found
@@ -462,7 +463,7 @@ def _dealt(seeds: Sequence[int], most: int) -> list[list[int]]:
 def _check(methods: Mapping[str, Any], base: str | None) -> str:
     """The name of the base, once there are methods enough."""
     if not isinstance(methods, Mapping) or len(methods) < 2:
-        raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
+        raise WrongValue(f"methods must map at least two names to methods, got {checks.shown(methods)}")
     base = list(methods)[-1] if base is None else base
     if base == BEST_ALONE:
         return base
@@ -514,14 +515,14 @@ def _metrics(wanted: Sequence[Any], federation: Federation) -> tuple[list[str], 
 def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
     """Refuse what cannot be run, or has no figure, before the others are trained."""
     if not any(len(client.y_test) for client in federation):
-        raise ValueError(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
+        raise WrongValue(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
     if isinstance(method, Method):
         try:
             with_networks(method, specs := federation.specs()).check(specs)
         except ValueError as error:
             if found := views_for(method, whole):
                 told = f"{str(error).removesuffix('.')}. It can work on the view {' or '.join(map(repr, found))}."
-                raise ValueError(told) from error
+                raise WrongValue(told) from error
             raise
     elif isinstance(method, type):
         checks.instance("methods", method, Method, such_as=f"{method.__name__}()")
@@ -551,7 +552,7 @@ class _Result(NamedTuple):
 
 def _result(run: Run, name: str, metric: str) -> _Result:
     if metric not in run.final:
-        raise ValueError(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
+        raise WrongValue(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
     fixed = run.settings.get("deterministic")
     same = run.federation.fingerprint() if fixed else getattr(run, "answered", "") or None
     return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)

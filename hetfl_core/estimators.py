@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.baselines import Alone, Answers, Fit, Predict
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import Client, Federation, blocks
 from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
@@ -41,7 +42,7 @@ class PerSite(Alone):
 
     def __post_init__(self) -> None:
         if not is_estimator(self.estimator):
-            raise TypeError(
+            raise WrongType(
                 "estimator must have fit and predict, such as LogisticRegression(), got "
                 f"{checks.shown(self.estimator)}{_lacking(self.estimator)}"
             )
@@ -56,7 +57,7 @@ class PerSite(Alone):
         kind = _kind(self.estimator)
         if kind is not None and kind != federation.task:
             wanted = "classifier" if federation.task == "classification" else "regressor"
-            raise ValueError(f"{federation.name!r} is a {federation.task}: expected a {wanted}, got {self.name}")
+            raise WrongValue(f"{federation.name!r} is a {federation.task}: expected a {wanted}, got {self.name}")
 
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """Rows as a table, float64, where features have names, else as an array, shape (n, d); and labels.
@@ -106,7 +107,7 @@ class PerSite(Alone):
         except Exception as error:
             told = " ".join(str(error).split())
             who = f"client {where!r}: " if where else "all rows in one place: "
-            raise ValueError(f"{who}{self.name} cannot be {what}: {type(error).__name__}: {told}") from error
+            raise WrongValue(f"{who}{self.name} cannot be {what}: {type(error).__name__}: {told}") from error
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class InOnePlace(PerSite):
         first, *others = federation
         for other in others:
             if (other.shapes, other.features) != (first.shapes, first.features):
-                raise ValueError(
+                raise WrongValue(
                     f"{self.name} wants the same features on all clients, but {first.name!r} and {other.name!r} have "
                     'others: take the view "common" or "zeros"'
                 )

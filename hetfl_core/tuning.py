@@ -15,6 +15,7 @@ from hetfl_core import baselines, checks, keywords
 from hetfl_core.comparing import ROUNDS, Study, held_out, most, runs_of, split_views
 from hetfl_core.engine.measures import Score, check_measure, direction, is_own
 from hetfl_core.engine.options import RunOptions
+from hetfl_core.errors import WrongValue
 from hetfl_core.estimators import PerSite, as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -127,7 +128,7 @@ def tune(
     call.forget()
     means = np.array([np.mean(found[place]) for place in range(len(tried))])
     if not np.isfinite(means).any():
-        raise ValueError(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
+        raise WrongValue(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
     better = means if score else -means
     best = int(np.nanargmax(better))
     table = pd.DataFrame(settings).assign(**{name: means})
@@ -179,7 +180,7 @@ def _measure(measure: Any, task: Any) -> tuple[str, bool]:
         checks.nonempty_str("measure", measure)
     beside, scores = check_measure([measure if is_own(measure) else measure.lower().replace(" ", "_")], task)
     if beside:
-        raise ValueError(f"measure must be one of clients' own rows, such as 'log loss', got {measure!r}")
+        raise WrongValue(f"measure must be one of clients' own rows, such as 'log loss', got {measure!r}")
     ((name, score),) = scores.items()
     return name, direction(name, score)
 
@@ -193,9 +194,9 @@ def _settings(grid: Any) -> list[dict[str, Any]]:
         for name, values in checks.mapping("grid", one).items():
             checks.nonempty_str("grid: a setting's name", name)
             if not checks.sequence(f"grid[{name!r}]", values):
-                raise ValueError(f"grid[{name!r}] must have at least one value, got none")
+                raise WrongValue(f"grid[{name!r}] must have at least one value, got none")
     if not each or not all(each):
-        raise ValueError(f"grid must map at least one setting to its values, got {checks.shown(grid)}")
+        raise WrongValue(f"grid must map at least one setting to its values, got {checks.shown(grid)}")
     return [dict(setting) for setting in ParameterGrid([dict(one) for one in each])]
 
 
@@ -207,7 +208,7 @@ def _tried(method: Any, view: Any, setting: Mapping[str, Any]) -> tuple[Any, Any
         RunOptions(**of_run)
         return _with(method, own), setting.get("view", view), of_run
     except (ValueError, TypeError) as error:
-        raise ValueError(f"grid: setting {checks.shown(dict(setting))}: {error}") from error
+        raise WrongValue(f"grid: setting {checks.shown(dict(setting))}: {error}") from error
 
 
 def _with(method: Any, own: Mapping[str, Any]) -> Any:
@@ -221,7 +222,7 @@ def _with(method: Any, own: Mapping[str, Any]) -> Any:
     known = [f.name for f in fields(one)]
     for name in own:
         if name not in known:
-            raise ValueError(checks.unknown("setting", name, [*known, *OF_A_RUN, "view"]))
+            raise WrongValue(checks.unknown("setting", name, [*known, *OF_A_RUN, "view"]))
     return replace(one, **own)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core.checks import unknown
+from hetfl_core.errors import WrongValue
 from hetfl_core.files import data_path, draft_prefix, remove_drafts
 
 __all__ = ["DataError", "data_home", "fetch", "status"]
@@ -77,7 +78,7 @@ class Source:
         for kind in ("arrays", "sha256", "md5", "git"):
             if expected := getattr(self, kind):
                 return kind, expected
-        raise ValueError(f"registry: {self.path} has no hash")
+        raise WrongValue(f"registry: {self.path} has no hash")
 
 
 @dataclass(frozen=True)

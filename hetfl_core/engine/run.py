@@ -16,6 +16,7 @@ from hetfl_core.engine.last_step import after
 from hetfl_core.engine.measures import MEASURES, Function, Named, Score, check_measure, scored, told
 from hetfl_core.engine.prediction import prediction_noise
 from hetfl_core.engine.trained import Trained
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation, Kind, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -157,7 +158,7 @@ class Run:
             For a regression, and for another split.
         """
         if self.federation.task != "classification":
-            raise ValueError(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
+            raise WrongValue(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
         logits = {name: torch.as_tensor(outputs) for name, outputs in self.predict(split).items()}
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
@@ -186,7 +187,7 @@ class Run:
         task = self.federation.task
         beside, scores = check_measure(measure, task)
         if beside:
-            raise ValueError(f"measure must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
+            raise WrongValue(f"measure must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
         outputs, labels = [torch.from_numpy(each) for each in self.predict(split).values()], self.labels(split)
         table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
         return table.assign(**scored(scores, told(outputs, task), [*labels.values()], [*labels], False))

@@ -25,6 +25,7 @@ from hetfl_core import checks
 from hetfl_core.clients import by_block, numbers_by_name, shape_text
 from hetfl_core.engine.checkpoint import method_settings
 from hetfl_core.engine.last_step import after
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
@@ -79,7 +80,7 @@ class Trained:
     def of(cls, run: Any) -> Trained:
         """The models of a run; see `Run.trained`."""
         if not isinstance(run.method, Method) or not any(run.params):
-            raise ValueError(f"{run.method.name} keeps no model that could be used: its classifiers are not kept")
+            raise WrongValue(f"{run.method.name} keeps no model that could be used: its classifiers are not kept")
         fed, specs = run.federation, run.federation.specs()
         params = []
         for spec, mine in zip(specs, run.params, strict=True):
@@ -112,7 +113,7 @@ class Trained:
             Where the method leaves none at the server, and where each client's table was prepared by its own rows.
         """
         if any(prepare is not None for prepare in self.prepares):
-            raise ValueError(
+            raise WrongValue(
                 "the server cannot prepare rows: each client's table was scaled and filled by its own rows; predict "
                 f"for one of {self.clients}"
             )
@@ -137,7 +138,7 @@ class Trained:
 
         found = Predictor("the server", whole, outputs, self.classes, self.dtype)
         if found.outputs(self._ones(whole)) is None:
-            raise ValueError(f"{self.method.name} leaves no model at the server; predict for one of {self.clients}")
+            raise WrongValue(f"{self.method.name} leaves no model at the server; predict for one of {self.clients}")
         return found
 
     def client(self, name: str | None = None) -> Predictor:
@@ -160,7 +161,7 @@ class Trained:
         if name is None and len(self.specs) == 1:
             name = self.clients[0]
         if not isinstance(name, str) or name not in self.clients:
-            raise ValueError(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
+            raise WrongValue(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
         index = self.clients.index(name)
         spec, params = self.specs[index], self.params[index]
         method, received = self.method.of(spec), self.method.download(self.server_tensors, spec)
@@ -320,7 +321,7 @@ class Predictor:
             For a regression.
         """
         if self.spec.task == "regression":
-            raise ValueError(f"{self.who}: a regression has no class probabilities; use predict")
+            raise WrongValue(f"{self.who}: a regression has no class probabilities; use predict")
         outputs, index = self._said(rows)
         return pd.DataFrame(outputs.double().softmax(1).numpy(), index, self.classes)
 
@@ -340,26 +341,26 @@ class Predictor:
             x[block] = self._input(given, names[block], shape, f" in block {block!r}" if block else "")
         n = {len(each) for each in x.values()}
         if len(n) != 1 or 0 in n:
-            raise ValueError(f"{self.who}: rows must be at least one, as many in each block, got {sorted(n)}")
+            raise WrongValue(f"{self.who}: rows must be at least one, as many in each block, got {sorted(n)}")
         (n_rows,) = n
         x = {b: x[b] if b in x else torch.zeros(n_rows, *shape, dtype=self.dtype) for b, shape in shapes.items()}
         outputs = self.outputs(x[""] if alone else x).cpu()
         if bad := int((~outputs.isfinite()).any(1).sum()):
-            raise ValueError(f"{self.who}: the model says NaN or infinity of {bad} rows; did its training diverge?")
+            raise WrongValue(f"{self.who}: the model says NaN or infinity of {bad} rows; did its training diverge?")
         return outputs, rows.index if isinstance(rows, pd.DataFrame) else None
 
     def _block(self, rows: Any, block: str) -> Any:
         """The rows of one block; None where the client lacks it and so do the rows."""
         given = checks.mapping("rows", rows)
         if block not in given and 0 not in by_block(self.spec.shapes)[block]:
-            raise ValueError(f"{self.who}: rows must have the blocks {list(self.spec.shapes)}, got {list(given)}")
+            raise WrongValue(f"{self.who}: rows must have the blocks {list(self.spec.shapes)}, got {list(given)}")
         return given.get(block)
 
     def _input(self, rows: Any, names: Sequence[str] | None, shape: tuple[int, ...], where: str) -> Tensor:
         """Rows as a tensor, their columns in the order of the features."""
         if names is not None:
             if not isinstance(rows, pd.DataFrame):
-                raise ValueError(
+                raise WrongValue(
                     f"{self.who}: rows{where} must be a table (pandas.DataFrame) with the columns "
                     f"{checks.shown([*names])}, in any order, got {checks.shown(rows)} of type {type(rows).__name__}, "
                     "which does not say which of its columns is which: pd.DataFrame(rows, columns=[…]) names them"
@@ -367,7 +368,7 @@ class Predictor:
             rows = numbers_by_name(rows, names, self.who + where)
         array = checks.array("rows", rows.cpu() if isinstance(rows, Tensor) else rows)
         if array.dtype.kind not in "biuf" or array.shape[1:] != tuple(shape) or not np.isfinite(array).all():
-            raise ValueError(
+            raise WrongValue(
                 f"{self.who}: rows{where} must be finite numbers of shape (n, {shape_text(shape)}), got shape "
                 f"{array.shape} and dtype {array.dtype}"
             )
@@ -403,11 +404,11 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
         checks.instance("method", method, Method, such_as="FLIC()")
     about, packed = _read(root / ABOUT), _bytes(root / TENSORS)
     if hashlib.sha256(packed).hexdigest() != about["tensors"]:
-        raise ValueError(f"{root / TENSORS} is not the file that {ABOUT} was written with: it was changed or damaged")
+        raise WrongValue(f"{root / TENSORS} is not the file that {ABOUT} was written with: it was changed or damaged")
     try:
         tensors = {name: p.clone() for name, p in load_tensors(packed).items()}
     except SafetensorError as error:
-        raise ValueError(f"{root / TENSORS} is damaged: {error}") from error
+        raise WrongValue(f"{root / TENSORS} is damaged: {error}") from error
     by = f"{root / ABOUT}, written by hetfl-core {about['versions']['hetfl-core']},"
     try:
         found = _assembled(about, tensors, method, by)
@@ -415,7 +416,7 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         if by in str(error):
             raise
-        raise ValueError(f"{by} holds what this version cannot read ({type(error).__name__}: {error})") from error
+        raise WrongValue(f"{by} holds what this version cannot read ({type(error).__name__}: {error})") from error
     return found
 
 
@@ -449,12 +450,12 @@ def _read(path: Path) -> dict[str, Any]:
         about = json.loads(_bytes(path))
         number, seal = about["format"], about.pop("seal")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged, or was not written by Run.save: {error}") from error
+        raise WrongValue(f"{path} is damaged, or was not written by Run.save: {error}") from error
     if number != FORMAT or isinstance(number, bool):
         by = about.get("versions", {}).get("hetfl-core", "an unknown version")
-        raise ValueError(f"{path} has format {number!r}, of hetfl-core {by}; this version reads format {FORMAT}")
+        raise WrongValue(f"{path} has format {number!r}, of hetfl-core {by}; this version reads format {FORMAT}")
     if _seal(about) != seal:
-        raise ValueError(f"{path} was changed since it was written")
+        raise WrongValue(f"{path} was changed since it was written")
     return about
 
 
@@ -523,31 +524,31 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
     told = about["method"]
     if given is None:
         if not about["made_of_settings"]:
-            raise ValueError(
+            raise WrongValue(
                 f"{by} has a method or network that is not of this library: load_trained(folder, method=…) takes it"
             )
         try:
             return built(told)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{by} has a method {told['class']!r} that this version does not make: {error}") from error
+            raise WrongValue(f"{by} has a method {told['class']!r} that this version does not make: {error}") from error
     if differing := changed(told, json.loads(json.dumps(method_settings(given, specs)))):
-        raise ValueError(f"{by} has another method (there → given):\n  " + "\n  ".join(differing))
+        raise WrongValue(f"{by} has another method (there → given):\n  " + "\n  ".join(differing))
     return given
 
 
 def _check(found: Trained, probe: Sequence[Sequence[float]], by: str) -> None:
     """Refuse models whose tensors have other shapes than this version makes, or that say something else."""
     if found.specs[0].task == "classification" and len(found.classes) != found.specs[0].n_classes:
-        raise ValueError(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
+        raise WrongValue(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
     for spec, params in zip(found.specs, found.params, strict=True):
         for block, names in by_block(spec.features).items():
             if names is not None and (shape := by_block(spec.shapes)[block])[:1] != (len(names),):
-                raise ValueError(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
+                raise WrongValue(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
         model = found.method.of(spec).model
         for name, p in model.init(spec, torch.Generator(), model.parts).items():
             if name in params and params[name].shape != p.shape:
                 shapes = f"{tuple(params[name].shape)}, where this version makes {tuple(p.shape)}"
-                raise ValueError(f"{by} has {name!r} of client {spec.name!r} with shape {shapes}")
+                raise WrongValue(f"{by} has {name!r} of client {spec.name!r} with shape {shapes}")
     for name, said, wanted in zip(found.clients, found._probe(), probe, strict=True):
         if not np.allclose(said, wanted, rtol=1e-3, atol=1e-3, equal_nan=True):
-            raise ValueError(f"{by} has a model of client {name!r} that says something else in this version")
+            raise WrongValue(f"{by} has a model of client {name!r} that says something else in this version")

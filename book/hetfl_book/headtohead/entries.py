@@ -12,6 +12,7 @@ from typing import Any
 from warnings import catch_warnings
 
 from hetfl_core import baselines, checks
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.estimators import InOnePlace, PerSite, is_estimator
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FLIC, Method
@@ -99,12 +100,12 @@ class Entry:
 
     def __post_init__(self) -> None:
         if isinstance(self.method, type):
-            raise TypeError(f"method must be an object, such as {self.method.__name__}(), got the class")
+            raise WrongType(f"method must be an object, such as {self.method.__name__}(), got the class")
         if not isinstance(self.method, Method | baselines.Alone | baselines.Pooled) and not is_estimator(self.method):
-            raise TypeError(f"method must be a Method, a baseline or an estimator, got {checks.shown(self.method)}")
+            raise WrongType(f"method must be a Method, a baseline or an estimator, got {checks.shown(self.method)}")
         checks.choice("view", self.view, tuple(VIEWS))
         if (n := settings_in(self.grid)) > MOST:
-            raise ValueError(f"grid must have at most {MOST} settings, as all methods have, got {n}")
+            raise WrongValue(f"grid must have at most {MOST} settings, as all methods have, got {n}")
 
     @property
     def way(self) -> str:
@@ -226,7 +227,7 @@ def entry_of(method: Method, data: Federation) -> Entry:
             ready = found.on(found.seen(data, ""), FAMILIES["small"])
             served = type(ready).predict_server is not Method.predict_server and not ready.stages(ROUNDS, "final")
             return replace(found, one_model=served and {*ready.model.parts} <= {*ready.shared})
-    raise ValueError(f"{method.name} works on no view of {data.name!r}")
+    raise WrongValue(f"{method.name} works on no view of {data.name!r}")
 
 
 @cache

@@ -27,6 +27,7 @@ from hetfl_core.engine.checkpoint import method_settings
 from hetfl_core.engine.measures import Named
 from hetfl_core.engine.simulation import simulate_seeds
 from hetfl_core.engine.together import together
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.estimators import as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -149,7 +150,7 @@ class Bench:
         each = [(one, self._asked(task.method)) for one in choices[1:] if one] + [(one, now) for one in found]
         for record, wanted in each:
             if lines := _differs(record, wanted, way):
-                raise ValueError(
+                raise WrongValue(
                     f"the record {record.relative_path} in {record.path} is of another {task.method!r} than would be "
                     f"run now (there → now): {'; '.join(lines)}; give another --out, or delete the records of "
                     f"{task.method!r} on {task.name}, {task.size} there"
@@ -176,7 +177,7 @@ class Bench:
             return {}
         record = self.found(Task(name, size, method, "tuning"), SEEDS_OF_THE_CHOICE[0])
         if record is None:
-            raise LookupError(f"nothing was chosen for {method!r} on {name}, {size}")
+            raise UnknownName(f"nothing was chosen for {method!r} on {name}, {size}")
         if record.settings["chosen"] is None:
             raise NotHere(record.settings["reason"])
         return dict(record.settings["chosen"])
