@@ -1,8 +1,8 @@
 """Checks of arguments, where they enter the library: what came is named, with what was expected.
 
 A call that cannot be meant shall end here, and not in another library's error or in a wrong result. Messages begin with
-the argument's name, which a check of one value takes first. All raise `ValueError`, but for the types of arrays and
-objects (`TypeError`) and for columns that are not there (`KeyError`).
+the argument's name, which a check of one value takes first. All raise `WrongValue`, a ValueError, but for the types of
+arrays and objects (`WrongType`, a TypeError) and for columns that are not there (`UnknownName`, a KeyError).
 """
 
 from __future__ import annotations

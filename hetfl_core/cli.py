@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import importlib
 import inspect
 import os
@@ -23,8 +22,8 @@ from hetfl_core import cli_tables, keywords, numerics
 from hetfl_core._version import __version__
 from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped, pair
 from hetfl_core.deployment.commands import app as deploy_app
-from hetfl_core.errors import NotInstalled, WrongType, WrongValue
-from hetfl_core.plugins import data_sets, folders, plugins
+from hetfl_core.errors import HetflError, NotInstalled, UnknownName, WrongType, WrongValue
+from hetfl_core.plugins import data_sets, plugins
 
 
 class _Commands(typer.core.TyperGroup):
@@ -66,34 +65,18 @@ app.add_typer(deploy_app, name="deploy")
 def main() -> None:
     """Run the command line; what it was asked wrongly is one message, a fault of its own keeps its traceback.
 
+    A message is what was raised as a `HetflError`, or the system's refusal of a file or a connection.
+
     With the environment variable HETFL_DEBUG set to anything but 0, every error shows its traceback.
     """
     numerics.hold(True if "--fastest" in sys.argv[1:] else None)  # here, before anything imports torch
     numerics.keep_freed_memory()
     try:
         app()
-    except Exception as error:
-        if os.environ.get("HETFL_DEBUG", "0") not in ("", "0") or not is_message(error):
+    except (HetflError, OSError) as error:
+        if os.environ.get("HETFL_DEBUG", "0") not in ("", "0"):
             raise
-        sys.exit(f"hetfl: {error.args[0] if isinstance(error, KeyError) else error}")
-
-
-def is_message(error: BaseException) -> bool:
-    """Whether an error was written for the user: a ``raise`` of this package, or the system's refusal of a file.
-
-    The same kinds of error also come out of faults, of this package (a key that a dictionary lacks) or of others (two
-    shapes that do not fit). There, no statement of ours says ``raise``, and the traceback is what helps.
-    """
-    if isinstance(error, OSError) and error.filename is not None:
-        return True
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    if at is None or isinstance(error, AssertionError):
-        return False
-    code = at.tb_frame.f_code
-    ours = any(Path(code.co_filename).is_relative_to(folder) for folder in folders())
-    return ours and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
+        sys.exit(f"hetfl: {error}")
 
 
 def _print_version(wanted: bool) -> None:
@@ -154,10 +137,10 @@ def _described(name: str, names: list[str]) -> list[str]:
     return [method.summary, "--set:", *(f"  {each}={getattr(method, each)!r}" for each in _settable(method))]
 
 
-def _unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> KeyError:
+def _unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> UnknownName:
     from hetfl_core.checks import unknown
 
-    return KeyError(unknown(kind, name, known, see))
+    return UnknownName(unknown(kind, name, known, see))
 
 
 def _settable(method: Any) -> list[str]:
@@ -307,7 +290,7 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
         inspect.signature(known[name]).bind(**changes)
         return known[name](**changes)
     except (TypeError, ValueError) as error:
-        if not (changes or is_message(error)):
+        if not (changes or isinstance(error, HetflError)):
             raise
         given = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "its defaults"
         raise WrongValue(f"data set {name} cannot be made with {given}: {error}") from error

@@ -535,7 +535,7 @@ def _tensor(value: Any, where: str) -> Tensor:
 
 def _for_task(task: Kind, y: Tensor, where: str) -> Tensor:
     """Labels as integers, or the targets of a regression as floating-point numbers."""
-    kind, wanted = (ValueError, "be finite") if task == "regression" else (TypeError, "hold whole numbers")
+    kind, wanted = (WrongValue, "be finite") if task == "regression" else (WrongType, "hold whole numbers")
     if bad := int((~torch.isfinite(y)).sum()):
         raise kind(f"{where} must {wanted}, got {bad} values that are NaN or infinite")
     if task == "regression":

@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.errors import RunError
+from hetfl_core.errors import RunError, WrongType
 from hetfl_core.numerics import usable_cores
 
 R = TypeVar("R")
@@ -264,7 +264,7 @@ def _serve(end: Connection, threads: int, others: Sequence[Connection], wire: An
         try:
             answer = wire.dumps((result, error, told))
         except Exception as why:
-            answer = wire.dumps((None, TypeError(f"a result cannot be sent to another process: {why}"), told))
+            answer = wire.dumps((None, WrongType(f"a result cannot be sent to another process: {why}"), told))
         end.send_bytes(answer)
 
 

@@ -313,7 +313,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-class DamagedRecord(ValueError):
+class DamagedRecord(WrongValue):
     """What lies where the record of a job belongs, or among those of its experiment, is none."""
 
 

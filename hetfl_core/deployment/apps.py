@@ -246,13 +246,13 @@ def _loaded(load: Load, context: Context, config: Mapping[str, Any]) -> Client:
 
 def _in_words(error: Exception) -> str:
     """An error as the server may know it: our own say nothing of samples; of others only the type is told."""
-    ours = isinstance(error, ValueError | TypeError | RuntimeError) and type(error).__module__ in (
-        "builtins",
+    ours = type(error).__module__ in (
+        "hetfl_core.errors",
         "hetfl_core.deployment.site",
         "hetfl_core.deployment.wire",
         "hetfl_core.engine.checkpoint",
     )
-    return f"{type(error).__name__}: {error}" if ours else f"{type(error).__name__} (its log says more)"
+    return str(error) if ours else f"{type(error).__name__} (its log says more)"
 
 
 def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> dict[str, Reply]:

@@ -25,7 +25,7 @@ HELD_OUT = 0.2
 """Share of the samples that are test samples, where a file does not say which."""
 
 
-class TableError(ValueError):
+class TableError(WrongValue):
     """A table that cannot be prepared: the message may show what stands in a row, so the server is told its kind."""
 
 

@@ -29,7 +29,7 @@ from hetfl_core.engine.measures import spread
 from hetfl_core.engine.options import with_networks
 from hetfl_core.engine.run import of_splits
 from hetfl_core.engine.trainer import unless_sent
-from hetfl_core.errors import WrongValue
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.federation import Client, Spec, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
@@ -52,7 +52,7 @@ FEW = 8
 """Samples of a class, at most, of the made client that shows what an upload looks like."""
 
 
-class DeploymentError(RuntimeError):
+class DeploymentError(RunError):
     """A run that cannot go on; what its last checkpoint holds is complete."""
 
 

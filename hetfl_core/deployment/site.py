@@ -25,7 +25,7 @@ from hetfl_core.engine.measures import MEASURES, Score, scored
 from hetfl_core.engine.measures import told as shown
 from hetfl_core.engine.options import cpu_threads, with_networks
 from hetfl_core.engine.stacks import stack_split
-from hetfl_core.errors import WrongValue
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -144,7 +144,7 @@ class Reply:
     error: str | None = None
 
 
-class SiteError(RuntimeError):
+class SiteError(RunError):
     """A task that a client cannot do; the message is for the server, too, and says nothing about samples."""
 
 

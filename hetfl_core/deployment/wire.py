@@ -11,7 +11,7 @@ import torch
 
 from hetfl_core.deployment.site import Memory, Reply, Task, named
 from hetfl_core.deployment.sums import SumLayout
-from hetfl_core.errors import NotInstalled
+from hetfl_core.errors import NotInstalled, WrongValue
 from hetfl_core.networks import Params
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SEPARATOR = "/"
 """Between the name of a run and what a record holds of it."""
 
 
-class WireError(ValueError):
+class WireError(WrongValue):
     """A message that does not hold what it should."""
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hetfl_core import numerics
-from hetfl_core.errors import WrongValue
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.federation import Spec, blocks
 from hetfl_core.files import unwritable, write_atomically
 from hetfl_core.networks import Module, Params
@@ -38,7 +38,7 @@ UNSEALED = "-" * 32
 """What stands in a file in place of its digest while that is computed."""
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunError):
     """A checkpoint that cannot be used, or cannot be written."""
 
 

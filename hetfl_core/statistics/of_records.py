@@ -27,7 +27,7 @@ DETERMINISTIC = frozenset({"LDA", "LR", "MDM", "SVM", "Pooled"})
 """Classes of methods that draw no random number, in records that do not say so themselves."""
 
 
-class NoPairsError(ValueError):
+class NoPairsError(WrongValue):
     """No seed has all the runs that a comparison needs."""
 
 

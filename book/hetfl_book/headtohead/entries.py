@@ -37,7 +37,7 @@ ALONE = "network alone"
 """What gains are counted from."""
 
 
-class NotHere(ValueError):
+class NotHere(WrongValue):
     """Why a method has no runs on a federation."""
 
 
