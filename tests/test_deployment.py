@@ -682,7 +682,7 @@ def test_a_client_without_its_state_says_so(capsys):
 
     grid.before = before
     serve(grid, {**CONFIG, "classes": 5, "clients": 4, "evaluate-every": 9}, method)
-    assert re.search("client 'client-3' failed: SiteError: has nothing of the 0 rounds before", capsys.readouterr().out)
+    assert re.search("client 'client-3' failed: has nothing of the 0 rounds before", capsys.readouterr().out)
 
 
 def test_a_client_that_comes_late_joins(capsys):
