@@ -428,7 +428,7 @@ class Chosen(Classical):
             try:
                 scores.append(cross_val_score(one.make(), one.prepare(x), y, cv=folds).mean())
             except (ValueError, np.linalg.LinAlgError) as error:
-                raise ValueError(
+                raise WrongValue(
                     f"client {where!r}: {one.name} cannot be fitted to folds of {len(y)} vectors: {error}"
                 ) from error
         return self.among[int(np.argmax(np.nan_to_num(scores, nan=-1.0)))]
@@ -559,7 +559,7 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Vectors as float64, shape (n, d), and labels."""
     x = getattr(client, f"x_{split}")
     if isinstance(x, Mapping) or x.dim() != 2:
-        raise ValueError(f"client {client.name!r}: a classical classifier wants vectors, shape (n, d)")
+        raise WrongValue(f"client {client.name!r}: a classical classifier wants vectors, shape (n, d)")
     return x.numpy().astype(np.float64), getattr(client, f"y_{split}").numpy()
 
 
@@ -695,7 +695,7 @@ def _scored(
             continue
         lacking = [name for name in scores if model.shares is None or (model.ranked and name in OF_PROBABILITIES)]
         if lacking:
-            raise ValueError(f"{baseline.name} tells no class probabilities, of which {', '.join(lacking)} is formed")
+            raise WrongValue(f"{baseline.name} tells no class probabilities, of which {', '.join(lacking)} is formed")
         told.append(np.zeros((len(x), federation.n_classes)))
         if len(x) and model.shares is not None:
             p = model.shares(x)

@@ -139,7 +139,7 @@ def compare(
     several = isinstance(metric, list | tuple)
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
     if n_jobs not in (None, 1) and "on_round" in options:
-        raise ValueError(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
+        raise WrongValue(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
     if n_jobs is None and ("on_round" in options or choose_device(options.get("device", "auto")).type != "cpu"):
         n_jobs = 1
     options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
@@ -160,7 +160,7 @@ def compare(
                 continue
             rows[one.rows] = one.ratio
             if data.setdefault(seed, one.mark) != one.mark:
-                raise ValueError(
+                raise WrongValue(
                     f"federation({seed}) made other data in another process: its data must depend on the seed "
                     "alone, for methods to be compared on the same; draw with np.random.default_rng(seed), or use "
                     "n_jobs=1"
@@ -204,12 +204,12 @@ def _rivals(methods: Mapping[str, Learner]) -> dict[str, list[str]]:
     """By the row that is chosen among them, the ways to stay alone and the federated methods."""
     alone, together = ([name for name, one in methods.items() if one.way == way] for way in ("alone", "together"))
     if not alone:
-        raise ValueError(
+        raise WrongValue(
             f"base={BEST_ALONE!r} takes at least one method in which nothing leaves a client, such as Local() or "
             f"LogisticRegression(), got {list(methods)}"
         )
     if BEST_TOGETHER in methods:
-        raise ValueError(
+        raise WrongValue(
             f"methods: with base={BEST_ALONE!r} a row {BEST_TOGETHER!r} is made, so none may have the name"
         )
     return {BEST_ALONE: alone} | ({BEST_TOGETHER: together} if together else {})
@@ -221,7 +221,7 @@ def _directions(data: _Data, rivals: Mapping[str, Any]) -> dict[str, float]:
     for name, metric in zip(data.names, data.metrics, strict=True) if rivals else ():
         if not is_own(metric) and metric not in MEASURES[data.task]:
             known = list(MEASURES[data.task])
-            raise ValueError(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
+            raise WrongValue(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
         (score,) = check_measure([metric], data.task, "metric")[1].values()
         found[name] = 1.0 if direction(name, score, "metric") else -1.0
     return found
@@ -453,7 +453,7 @@ def _dealt(seeds: Sequence[int], most: int) -> list[list[int]]:
 def _check(methods: Mapping[str, Any], base: str | None) -> str:
     """The name of the base, once there are methods enough."""
     if not isinstance(methods, Mapping) or len(methods) < 2:
-        raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
+        raise WrongValue(f"methods must map at least two names to methods, got {checks.shown(methods)}")
     base = list(methods)[-1] if base is None else base
     if base == BEST_ALONE:
         return base
@@ -534,7 +534,7 @@ class _Result(NamedTuple):
 
 def _result(run: Run, name: str, metric: str) -> _Result:
     if metric not in run.final:
-        raise ValueError(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
+        raise WrongValue(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
     fixed = run.settings.get("deterministic")
     same = run.federation.fingerprint() if fixed else getattr(run, "answered", "") or None
     return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)

@@ -41,7 +41,7 @@ class PerSite(Alone):
 
     def __post_init__(self) -> None:
         if not is_estimator(self.estimator):
-            raise TypeError(
+            raise WrongType(
                 "estimator must have fit and predict, such as LogisticRegression(), got "
                 f"{checks.shown(self.estimator)}{lacking(self.estimator)}"
             )
@@ -142,7 +142,7 @@ class InOnePlace(PerSite):
         first, *others = specs
         for other in others:
             if (other.shapes, other.features) != (first.shapes, first.features):
-                raise ValueError(
+                raise WrongValue(
                     f"{self.name} wants the same features on all clients, but {first.name!r} and {other.name!r} have "
                     'others: take the view "common" or "zeros"'
                 )

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from hetfl_core.errors import WrongType
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -142,7 +144,7 @@ def check(where: str, given: Iterable[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
             hint = meant(name, known) or f"; it takes {', '.join(known)}"
-            raise TypeError(f"{where}() got an unexpected keyword argument {name!r}{hint}")
+            raise WrongType(f"{where}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def hinting(*more: str, where: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,14 +48,3 @@ def data_sets() -> dict[str, Callable[..., Any]]:
     for plugin in plugins():
         found |= plugin.data_sets() if hasattr(plugin, "data_sets") else {}
     return found
-
-
-def folders() -> list[Path]:
-    """The folders of this package and of those that plugins come from.
-
-    Returns
-    -------
-    list of pathlib.Path
-    """
-    files = [__file__, *(plugin.__file__ for plugin in plugins() if plugin.__file__)]
-    return [Path(file).parent for file in files]

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_
 import numpy as np
 
 from hetfl_core import keywords
+from hetfl_core.errors import WrongType, WrongValue
 
 T = TypeVar("T")
 
@@ -199,13 +200,13 @@ def check(settings: Any) -> None:
     for name, words, fits in _tests(type(settings)):  # type: ignore[arg-type]
         if not fits(value := getattr(settings, name)):
             asked = f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
-            raise ValueError(f"{name} must be {words}, got {value!r}{asked}")
+            raise WrongValue(f"{name} must be {words}, got {value!r}{asked}")
     for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
         given = getattr(settings, name)
         inside = given.values() if isinstance(given, Mapping) else given
         for value in inside if isinstance(given, Mapping | tuple | list) and not limit.whole else (given,):
             if value is not None and not limit.holds(value):
-                raise ValueError(f"{name} must be {limit.words}, got {value!r}")
+                raise WrongValue(f"{name} must be {limit.words}, got {value!r}")
 
 
 @functools.cache
@@ -367,7 +368,7 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
         return [plain(v, f"{where}[{i}]", digits, other) for i, v in enumerate(items)]
     if other is not None:
         return other(x)
-    raise TypeError(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
+    raise WrongType(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
 
 
 def changed(old: Any, new: Any) -> list[str]:

@@ -126,7 +126,7 @@ def tune(
     call.forget()
     means = np.array([np.mean(found[place]) for place in range(len(tried))])
     if not np.isfinite(means).any():
-        raise ValueError(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
+        raise WrongValue(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
     better = means if score else -means
     best = int(np.nanargmax(better))
     table = pd.DataFrame(settings).assign(**{name: means})
@@ -193,9 +193,9 @@ def _settings(grid: Any) -> list[dict[str, Any]]:
         for name, values in checks.mapping("grid", one).items():
             checks.nonempty_str("grid: a setting's name", name)
             if not checks.sequence(f"grid[{name!r}]", values):
-                raise ValueError(f"grid[{name!r}] must have at least one value, got none")
+                raise WrongValue(f"grid[{name!r}] must have at least one value, got none")
     if not each or not all(each):
-        raise ValueError(f"grid must map at least one setting to its values, got {checks.shown(grid)}")
+        raise WrongValue(f"grid must map at least one setting to its values, got {checks.shown(grid)}")
     return [dict(setting) for setting in ParameterGrid([dict(one) for one in each])]
 
 
@@ -212,7 +212,7 @@ def _tried(learner: Learner, view: Any, setting: Mapping[str, Any]) -> tuple[Lea
                 raise ValueError(checks.unknown("setting", name, [*known, *others]))
         return learner.with_settings(own), setting.get("view", view), of_run
     except (ValueError, TypeError) as error:
-        raise ValueError(f"grid: setting {checks.shown(dict(setting))}: {error}") from error
+        raise WrongValue(f"grid: setting {checks.shown(dict(setting))}: {error}") from error
 
 
 def _edges(settings: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> dict[str, str]:

@@ -18,7 +18,8 @@ from hetfl_core.engine.checkpoint import ROOMS
 ROOT = Path(__file__).resolve().parents[1]
 
 CORE = [
-    {"_version", "keywords"},
+    {"_version", "errors"},
+    {"keywords"},
     {"checks", "files", "numerics", "settings", "tape"},
     {"rng", "padding", "cli_options", "parallel", "columns", "scikit"},
     {"inputs"},

@@ -21,6 +21,7 @@ from hetfl_book.experiments import Job
 from hetfl_core import benchmark, cli, datasets, simulate
 from hetfl_core.datasets import recordings, registry
 from hetfl_core.engine import simulation
+from hetfl_core.errors import HetflError
 from hetfl_core.methods import Local
 
 
@@ -352,16 +353,12 @@ def raised(function, *arguments):
 
 
 def test_what_is_a_message_and_what_is_a_fault(tmp_path):
-    def in_a_block():
-        with open(tmp_path / "x", "w"):
-            ledger.read(tmp_path / "x")
-
-    assert cli.is_message(raised(plugin.seconds, "soon"))
-    assert cli.is_message(raised(in_a_block)), "the blocks that it leaves change nothing"
-    assert cli.is_message(raised(ledger.read, tmp_path / "none.json")), "the system refuses a file"
-    assert not cli.is_message(raised(plugin.seconds, 3)), "an attribute that is not there, in the package"
-    assert not cli.is_message(raised(json.loads, "{")), "another package's"
-    assert not cli.is_message(ValueError("never raised"))
+    (tmp_path / "x").touch()
+    messages = raised(plugin.seconds, "soon"), raised(ledger.read, tmp_path / "x")
+    assert all(isinstance(error, HetflError) and isinstance(error, ValueError) for error in messages)
+    assert isinstance(raised(ledger.read, tmp_path / "none.json"), OSError), "the system refuses a file"
+    for fault in (raised(plugin.seconds, 3), raised(json.loads, "{")):  # in the package, and another package's
+        assert not isinstance(fault, HetflError | OSError)
 
 
 # --- what an import costs ---------------------------------------------------------------------------------------------

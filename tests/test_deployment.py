@@ -567,7 +567,7 @@ def test_a_name_that_leads_out_of_the_folder_of_states_is_refused(name, tmp_path
     configs = {i + 1: {"state": str(tmp_path / "states")} for i in range(4)}
     grid = grid_of([*federation, replace(federation[0], name=name)], method, configs)
     serve(grid, {**CONFIG, "classes": 5, "clients": 3, "rounds": 1}, method)
-    assert "node 4 cannot take part: ValueError: a client with a folder" in capsys.readouterr().out
+    assert "node 4 cannot take part: a client with a folder" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["states"]
 
 
@@ -683,7 +683,7 @@ def test_a_client_without_its_state_says_so(capsys):
 
     grid.before = before
     serve(grid, {**CONFIG, "classes": 5, "clients": 4, "evaluate-every": 9}, method)
-    assert re.search("client 'client-3' failed: SiteError: has nothing of the 0 rounds before", capsys.readouterr().out)
+    assert re.search("client 'client-3' failed: has nothing of the 0 rounds before", capsys.readouterr().out)
 
 
 def test_a_client_that_comes_late_joins(capsys):

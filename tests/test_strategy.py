@@ -14,12 +14,14 @@ from test_blocks import FED as BLOCKS
 from test_blocks import short
 
 from hetfl_core import simulate
-from hetfl_core.deployment import DeploymentError, MethodStrategy, apps, client_app
+from hetfl_core.deployment import DeploymentError, apps, client_app
 from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedProto, HyFEM, Local
 from hetfl_core.networks import MLP, Model
 
 loopback = pytest.importorskip("loopback", reason="Flower is not installed")
 flwr = pytest.importorskip("flwr.app", reason="Flower is not installed")
+
+from hetfl_core.deployment import MethodStrategy  # noqa: E402
 
 PAGE = Path(__file__).parents[1] / "book" / "flower.md"
 

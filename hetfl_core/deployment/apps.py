@@ -31,6 +31,7 @@ from hetfl_core.deployment.coordinator import (
 from hetfl_core.deployment.secret import Releases, secret_of
 from hetfl_core.deployment.site import FileStore, Reply, RunSettings, Site, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client
 from hetfl_core.files import private, private_folder, write_atomically
 from hetfl_core.methods.base import Method
@@ -63,11 +64,11 @@ def _named(methods: Methods) -> dict[str, Method]:
     """Methods by the names of their runs."""
     named = {methods.name: methods} if isinstance(methods, Method) else dict(checks.mapping("methods", methods))
     if not named:
-        raise ValueError("methods must be a method, or a dict of at least one, got none")
+        raise WrongValue("methods must be a method, or a dict of at least one, got none")
     for name, method in named.items():
         checks.instance(f"methods[{name!r}]", method, Method, such_as="FLIC()")
         if not isinstance(name, str) or not name or wire.SEPARATOR in name:
-            raise ValueError(f"methods must have names without {wire.SEPARATOR!r}, got {name!r}")
+            raise WrongValue(f"methods must have names without {wire.SEPARATOR!r}, got {name!r}")
     return named
 
 
@@ -102,9 +103,9 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """
     for key in config:
         if key not in KEYS and (near := keywords.nearest(key, KEYS)):
-            raise ValueError(f"the run config has a key {key!r} that nothing reads: did you mean {near!r}?")
+            raise WrongValue(f"the run config has a key {key!r} that nothing reads: did you mean {near!r}?")
     if "classes" not in config:
-        raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
+        raise WrongValue("the run config must say how many 'classes' there are (0 for a regression)")
     dtype = checks.choice("dtype", config.get("dtype", "float32"), ("float32", "float64"))
     names: dict[str, Any] = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
     names |= {"secure": bool, "clipping-range": float, "metric": lambda text: tuple(str(text).split())}
@@ -234,7 +235,7 @@ def _secret(context: Context, name: str, run: str, method: Method) -> bytes:
 def _as_folder(name: str) -> str:
     """The name of a client, which is that of a folder; one that would lead elsewhere is refused."""
     if name in (".", "..") or {*name} & {*"/\\\0"}:
-        raise ValueError(f"a client with a folder for its state must have a name without / and \\, got {name!r}")
+        raise WrongValue(f"a client with a folder for its state must have a name without / and \\, got {name!r}")
     return name
 
 
@@ -245,13 +246,13 @@ def _loaded(load: Load, context: Context, config: Mapping[str, Any]) -> Client:
 
 def _in_words(error: Exception) -> str:
     """An error as the server may know it: our own say nothing of samples; of others only the type is told."""
-    ours = isinstance(error, ValueError | TypeError | RuntimeError) and type(error).__module__ in (
-        "builtins",
+    ours = type(error).__module__ in (
+        "hetfl_core.errors",
         "hetfl_core.deployment.site",
         "hetfl_core.deployment.wire",
         "hetfl_core.engine.checkpoint",
     )
-    return f"{type(error).__name__}: {error}" if ours else f"{type(error).__name__} (its log says more)"
+    return str(error) if ours else f"{type(error).__name__} (its log says more)"
 
 
 def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> dict[str, Reply]:

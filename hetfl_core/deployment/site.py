@@ -26,6 +26,7 @@ from hetfl_core.engine.measures import named as canonical
 from hetfl_core.engine.measures import told as shown
 from hetfl_core.engine.options import cpu_threads, with_networks
 from hetfl_core.engine.stacks import stack_split
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -145,7 +146,7 @@ class Reply:
     error: str | None = None
 
 
-class SiteError(RuntimeError):
+class SiteError(RunError):
     """A task that a client cannot do; the message is for the server, too, and says nothing about samples."""
 
 
@@ -261,7 +262,7 @@ class Site:
         if features is not None:
             own, told = ({b: {*(f or ())} for b, f in by_block(of).items()} for of in (client.features, features))
             if own != told:
-                raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
+                raise WrongValue(f"client {client.name!r} was told of features that are not its own: its data changed")
             client = client.of_features(features)
         self.seed, self.dtype, self.secret = settings.seed, settings.dtype, secret
         self.federation = Federation([client], settings.n_classes, "one client", task=settings.task).to(self.dtype)
@@ -473,11 +474,11 @@ def spec_of(told: Mapping[str, Any], settings: RunSettings, n_clients: int) -> S
         y = torch.zeros(0, dtype=torch.float32)
         features = Client(x, y, x, y, name, told.get("features")).features
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
+        raise WrongValue(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
     check_described(told)
     n_classes, task = settings.n_classes, settings.task
     if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
-        raise ValueError(
+        raise WrongValue(
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
             f"{checks.shown(list(counts))}"
         )

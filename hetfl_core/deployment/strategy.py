@@ -15,6 +15,7 @@ from hetfl_core import checks
 from hetfl_core.deployment import wire
 from hetfl_core.deployment.apps import Nodes, settings_of
 from hetfl_core.deployment.coordinator import Coordinator, Replies, Requests, Result, Steps
+from hetfl_core.errors import NotInstalled, WrongValue
 from hetfl_core.methods.base import Method
 
 try:
@@ -23,7 +24,7 @@ try:
     from flwr.serverapp import strategy as flower
     from flwr.supercore import log
 except ImportError as error:
-    raise ImportError("Flower is not installed: pip install 'hetfl-core[deploy]'") from error
+    raise NotInstalled("Flower is not installed: pip install 'hetfl-core[deploy]'") from error
 
 
 class MethodStrategy(flower.Strategy):
@@ -58,7 +59,7 @@ class MethodStrategy(flower.Strategy):
         for key in ("folder", "secure"):
             if self.config.get(key):
                 value = checks.shown(self.config[key])
-                raise ValueError(f"config must not set {key!r} for a strategy, got {value}: use server_app")
+                raise WrongValue(f"config must not set {key!r} for a strategy, got {value}: use server_app")
         settings_of(self.config)
         self.result: Result | None = None
 
@@ -108,7 +109,7 @@ class MethodStrategy(flower.Strategy):
         for name, record in given.items():
             if record:
                 named = checks.shown(list(record))
-                raise ValueError(f"{name} must be empty, got {named}: {self.method.name} has its own")
+                raise WrongValue(f"{name} must be empty, got {named}: {self.method.name} has its own")
         if num_rounds is not None:
             self.config["rounds"] = checks.integer("num_rounds", num_rounds, 1)
         self.config["patience"] = checks.number("timeout", timeout, above=0)

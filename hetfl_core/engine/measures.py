@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hetfl_core import checks, keywords
 from hetfl_core.engine.evaluation import Measure, accuracy, balanced_accuracy, mse, r2
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import FederationWarning, Kind
 
 Function = Callable[[np.ndarray, np.ndarray], float]
@@ -91,7 +92,7 @@ def scorer(function: Function, *, greater_is_better: bool) -> Score:
     False
     """
     if not callable(function):
-        raise TypeError(f"function must be a function f(y, p), got {checks.shown(function)}")
+        raise WrongType(f"function must be a function f(y, p), got {checks.shown(function)}")
     _own(function, "function")
     return Score(function, checks.flag("greater_is_better", greater_is_better))
 
@@ -267,16 +268,16 @@ def _own(asked: Any, argument: str) -> dict[str, Score]:
     score = asked if isinstance(asked, Score) else Score(asked)
     function = score.function
     if hasattr(function, "_score_func"):  # what make_scorer and get_scorer give
-        raise ValueError(
+        raise WrongValue(
             f"{argument}: {checks.shown(function)} scores an estimator on its inputs, but a measure is formed of "
             f"labels y, shape (n,), and class probabilities p, shape (n, C): hand over {_by_name(function._score_func)}"
             "a function f(y, p) in hetfl_core.scorer(f, greater_is_better=…)"
         )
     name = str(getattr(function, "__name__", ""))
     if not name.isidentifier():
-        raise ValueError(f"{argument}: a function of your own needs a name, by def, got {checks.shown(function)}")
+        raise WrongValue(f"{argument}: a function of your own needs a name, by def, got {checks.shown(function)}")
     if name in TAKEN:
-        raise ValueError(
+        raise WrongValue(
             f"{argument}: a function of your own must not be called {name!r}, which a run has already{_ours(function)}"
         )
     if score.greater_is_better is None and _is_sklearns(function):
@@ -312,7 +313,7 @@ def direction(name: str, score: Score, argument: str = "metric") -> bool:
         What it was given as, for the error.
     """
     if score.greater_is_better is None:
-        raise ValueError(
+        raise WrongValue(
             f"{argument}: {name} does not say whether more of it is better, so that nothing can be chosen by it: "
             f"hand over hetfl_core.scorer({name}, greater_is_better=False) where less is, and greater_is_better=True "
             "where more is"
@@ -380,7 +381,7 @@ def _formed(name: str, score: Score, y: np.ndarray, p: np.ndarray, client: str) 
         what = "labels y" if p.ndim == 2 else "targets y", "class probabilities p" if p.ndim == 2 else "numbers p"
         given = f"{what[0]}, shape {y.shape}, and {what[1]}, shape {p.shape}"
         told = " ".join(str(error).split())
-        raise ValueError(
+        raise WrongValue(
             f"client {client!r}: {name}(y, p) was given {given}, and raised {type(error).__name__}: {told}"
             f"{_ours(score.function)}"
         ) from error

@@ -17,6 +17,7 @@ from hetfl_core.engine.last_step import after
 from hetfl_core.engine.measures import MEASURES, Function, Named, Score, check_measure, named, scored, told
 from hetfl_core.engine.prediction import prediction_noise
 from hetfl_core.engine.trained import Trained
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation, Kind, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params

@@ -201,7 +201,7 @@ def _row(
     reserved = [*columns(main), *names, f"validation_{main}", *(f"{name}_{main}" for name in get_args(Measure))]
     terms = dict.fromkeys(name for o in outcomes.values() for name in o.terms)
     if taken := sorted(terms.keys() & set(reserved)):
-        raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
+        raise WrongValue(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
     means = {name: float(np.mean([o.terms[name] for o in outcomes.values() if name in o.terms])) for name in terms}
     row = {"round": state.done, **means, **dict.fromkeys(names)}
     if evaluate:

@@ -115,7 +115,7 @@ class Trained:
             Where the method leaves none at the server, and where each client's table was prepared by its own rows.
         """
         if any(prepare is not None for prepare in self.prepares):
-            raise ValueError(
+            raise WrongValue(
                 "the server cannot prepare rows: each client's table was scaled and filled by its own rows; predict "
                 f"for one of {self.clients}"
             )
@@ -138,7 +138,7 @@ class Trained:
         model = TrainedNetwork(whole, self.method.of(whole), self.server_tensors, {}, of_server=True)
         found = Predictor("the server", whole, model, self.classes, self.dtype)
         if found.outputs(self._ones(whole)) is None:
-            raise ValueError(f"{self.method.name} leaves no model at the server; predict for one of {self.clients}")
+            raise WrongValue(f"{self.method.name} leaves no model at the server; predict for one of {self.clients}")
         return found
 
     def client(self, name: str | None = None) -> Predictor:
@@ -161,7 +161,7 @@ class Trained:
         if name is None and len(self.specs) == 1:
             name = self.clients[0]
         if not isinstance(name, str) or name not in self.clients:
-            raise ValueError(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
+            raise WrongValue(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
         index = self.clients.index(name)
         prepare = self.prepares[index] if self.prepares else None
         return Predictor(f"client {name!r}", self.specs[index], self._model(index), self.classes, self.dtype, prepare)
@@ -415,7 +415,7 @@ def _read(path: Path) -> dict[str, Any]:
         by = about.get("versions", {}).get("hetfl-core", "an unknown version")
         raise ValueError(f"{path} has format {number!r}, of hetfl-core {by}; this version reads formats {FORMATS}")
     if _seal(about) != seal:
-        raise ValueError(f"{path} was changed since it was written")
+        raise WrongValue(f"{path} was changed since it was written")
     return about
 
 
@@ -484,15 +484,15 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
     told = about["method"]
     if given is None:
         if not about["made_of_settings"]:
-            raise ValueError(
+            raise WrongValue(
                 f"{by} has a method or network that is not of this library: load_trained(folder, method=…) takes it"
             )
         try:
             return built(told)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{by} has a method {told['class']!r} that this version does not make: {error}") from error
+            raise WrongValue(f"{by} has a method {told['class']!r} that this version does not make: {error}") from error
     if differing := changed(told, json.loads(json.dumps(method_settings(given, specs)))):
-        raise ValueError(f"{by} has another method (there → given):\n  " + "\n  ".join(differing))
+        raise WrongValue(f"{by} has another method (there → given):\n  " + "\n  ".join(differing))
     return given
 
 
@@ -509,7 +509,7 @@ def _check(found: Trained, probe: Sequence[Sequence[float]], by: str) -> None:
         for name, p in model.init(spec, torch.Generator(), model.parts).items():
             if name in params and params[name].shape != p.shape:
                 shapes = f"{tuple(params[name].shape)}, where this version makes {tuple(p.shape)}"
-                raise ValueError(f"{by} has {name!r} of client {spec.name!r} with shape {shapes}")
+                raise WrongValue(f"{by} has {name!r} of client {spec.name!r} with shape {shapes}")
     for name, said, wanted in zip(found.clients, found._probe(), probe, strict=True):
         if not np.allclose(said, wanted, rtol=1e-3, atol=1e-3, equal_nan=True):
-            raise ValueError(f"{by} has a model of client {name!r} that says something else in this version")
+            raise WrongValue(f"{by} has a model of client {name!r} that says something else in this version")

@@ -17,6 +17,7 @@ from torch import Tensor
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.engine.steps import Program, Records, Step
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.methods.descent import Descent, filled
@@ -165,7 +166,7 @@ def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
     """Refuse a stage that names what is not there, but for parts that not every model has: most likely misspelt."""
     if missing(stage.train, params) or (stage.train and not any(stage.trains(name) for name in params)):
         parts = sorted({name.split(".")[0] for name in params})
-        raise ValueError(
+        raise WrongValue(
             f"{method.name}: a stage trains {stage.train}, but the working copy has only the parts {parts}"
         )
 
@@ -287,7 +288,7 @@ def _outcome(job: LocalJob, i: int, params: Params, memory: Tensors, terms: dict
             try:
                 upload = job.method.protect(upload, job.received[i], job.protection(i, upload))
             except ValueError as error:
-                raise ValueError(f"client {job.specs[i].name!r}: {error}") from error
+                raise WrongValue(f"client {job.specs[i].name!r}: {error}") from error
         return Outcome(upload, job.method.keep(params, job.client_states[i]), job.received[i], terms, params)
 
 
@@ -338,7 +339,7 @@ def _same_names(hook: str, clients: Sequence[Params]) -> list[str]:
     for client in clients:
         if client.keys() != clients[0].keys():
             odd = sorted(client.keys() ^ clients[0].keys())
-            raise ValueError(f"{hook} gives clients of one stack different names: {odd[:5]} only on some of them")
+            raise WrongValue(f"{hook} gives clients of one stack different names: {odd[:5]} only on some of them")
     return list(clients[0])
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from hetfl_core.clients import check_features, other_columns
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
@@ -125,10 +126,10 @@ class Stage(Checked):
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError(f"a stage lasts epochs or steps: expected one of them, got {self.epochs} and {self.steps}")
+            raise WrongValue(f"a stage lasts epochs or steps: expected one of them, got {self.epochs} and {self.steps}")
         if self.momentum and self.optimizer not in WITH_MOMENTUM:
             users = " and ".join(WITH_MOMENTUM)
-            raise ValueError(f"momentum is for {users}, got {self.momentum} with {self.optimizer}")
+            raise WrongValue(f"momentum is for {users}, got {self.momentum} with {self.optimizer}")
 
     def trains(self, name: str) -> bool:
         """Whether the parameter of this name is trained; running statistics never are."""
@@ -178,7 +179,7 @@ def weighted_mean(uploads: Sequence[Tensors], weights: Sequence[float]) -> Param
         sent = [(upload[name], w) for upload, w in zip(uploads, weights, strict=True) if name in upload]
         shapes = {tuple(tensor.shape) for tensor, _ in sent}
         if len(shapes) > 1:
-            raise ValueError(f"cannot average {name!r}: clients sent tensors of shapes {sorted(shapes)}")
+            raise WrongValue(f"cannot average {name!r}: clients sent tensors of shapes {sorted(shapes)}")
         tensors = torch.stack([tensor for tensor, _ in sent])
         w = torch.tensor([weight for _, weight in sent], dtype=torch.float64)
         w = (w / w.sum()).to(device=tensors.device, dtype=tensors.dtype)
@@ -375,20 +376,20 @@ class Method(Checked):
             shapes = {name: tuple(p.shape) for name, p in params.items()}
             first = first or (spec.name, shapes)
             if missing(self.shared, params) and type(self).init_server is Method.init_server:
-                raise ValueError(f"{self.name}: shared must be a tuple of parts of the model, got {self.shared!r}")
+                raise WrongValue(f"{self.name}: shared must be a tuple of parts of the model, got {self.shared!r}")
             if different := first[1].keys() ^ shapes.keys():
                 name = min(different)
                 has, lacks = (first[0], spec.name) if name in first[1] else (spec.name, first[0])
                 way = "or one architecture"
                 if isinstance(spec.shapes, Mapping):
                     way = "or the blocks that all clients hold (Federation.of_common_blocks)"
-                raise ValueError(
+                raise WrongValue(
                     f"{self.name} averages {name!r}, which all clients must have: {has!r} has it and {lacks!r} does "
                     f"not. Use a method that keeps φ local (Local, LG-FedAvg, FLIC) {way}."
                 )
             for name, shape in shapes.items():
                 if shape != first[1][name]:
-                    raise ValueError(
+                    raise WrongValue(
                         f"{self.name} averages {name!r}, which must have the same shape on all clients: "
                         f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape"
@@ -397,7 +398,7 @@ class Method(Checked):
             if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
                 a, b = self.model.phi.of(first[0]), self.model.phi.of(spec.name)
                 if a != b:
-                    raise ValueError(
+                    raise WrongValue(
                         f"{self.name} averages φ, which must be one network on all clients: {a} on {first[0]!r} but "
                         f"{b} on {spec.name!r}. Use a method that keeps φ local (Local, LG-FedAvg, FLIC)."
                     )
@@ -407,7 +408,7 @@ class Method(Checked):
                 where = f" of block {block!r}" if block else ""
                 check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
         if self.needs_classes and specs[0].task == "regression":
-            raise ValueError(f"{self.name} needs class labels, but client {specs[0].name!r} has targets")
+            raise WrongValue(f"{self.name} needs class labels, but client {specs[0].name!r} has targets")
 
     def _shares_inputs(self, spec: Spec, block: str) -> str | None:
         """A shared tensor that would have another shape if there were one feature more; None if there is no such."""

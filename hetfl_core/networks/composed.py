@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.networks.images import CNN
 from hetfl_core.networks.layers import (
     ACTIVATIONS,
@@ -60,14 +61,14 @@ class Auto(Checked):
             For inputs that are neither vectors nor square images large enough for two convolutions.
         """
         if isinstance(shape, Mapping):
-            raise ValueError(f"phi='auto' takes one tensor, got blocks {list(shape)}")
+            raise WrongValue(f"phi='auto' takes one tensor, got blocks {list(shape)}")
         if len(shape) == 1:
             return MLP(out=self.out)
         network = CNN(out=self.out)
         try:
             network.sides(shape)
         except ValueError as error:
-            raise ValueError(
+            raise WrongValue(
                 "phi='auto' is an MLP for vectors, shape (d,), and a CNN for square images, shape (channels, side, "
                 f"side), got {tuple(shape)} ({error}); name the network, such as Model(phi=MLP()), which flattens"
             ) from error
@@ -195,7 +196,7 @@ class PerClient(Checked, Network):
     def __post_init__(self) -> None:
         every = self._every
         if not every:
-            raise ValueError("networks must hold a network for at least one client, got {}")
+            raise WrongValue("networks must hold a network for at least one client, got {}")
         for network in every:
             if not isinstance(network, Network) or isinstance(network, PerClient):
                 raise ValueError(f"networks must be embeddings such as MLP(), got {network!r}")
@@ -226,7 +227,7 @@ class PerClient(Checked, Network):
             For no networks.
         """
         if not networks:
-            raise ValueError("networks must be at least one, got none")
+            raise WrongValue("networks must be at least one, got none")
         return cls({name: networks[i % len(networks)] for i, name in enumerate(sorted(names))})
 
     def of(self, name: str) -> Network:
@@ -249,7 +250,7 @@ class PerClient(Checked, Network):
         network = self.networks.get(name, self.otherwise)
         if network is None:
             known = ", ".join(map(repr, sorted(self.networks)[:5])) + ", …" * (len(self.networks) > 5)
-            raise ValueError(
+            raise WrongValue(
                 f"networks must have one for client {name!r}, or `otherwise` one for all others; it has {known}"
             )
         return network
@@ -310,9 +311,9 @@ class Blocks(Checked):
     def __post_init__(self) -> None:
         for name, network in self.extractors.items():
             if not isinstance(name, str) or not name or "." in name or name == JOINT:
-                raise ValueError(f"extractors: a block's name must be text without a dot, not {JOINT!r}, got {name!r}")
+                raise WrongValue(f"extractors: a block's name must be text without a dot, not {JOINT!r}, got {name!r}")
             if not isinstance(network, Network) or isinstance(network, PerClient | Blocks):
-                raise ValueError(f"extractors must be networks of one tensor, such as MLP(), got {network!r}")
+                raise WrongValue(f"extractors must be networks of one tensor, such as MLP(), got {network!r}")
 
     def _converted(self) -> dict[str, Any]:
         return {"extractors": lifted(self.extractors)}
@@ -383,10 +384,10 @@ class Blocks(Checked):
             For a block without an extractor, and where all blocks are empty.
         """
         if unknown := [name for name, shape in shapes.items() if name not in self.extractors and 0 not in shape]:
-            raise ValueError(f"block {unknown[0]!r} has no extractor; there are {list(self.extractors)}")
+            raise WrongValue(f"block {unknown[0]!r} has no extractor; there are {list(self.extractors)}")
         names = [name for name in self.extractors if name in shapes and 0 not in shapes[name]]
         if not names:
-            raise ValueError(f"at least one block must not be empty, got {dict(shapes)}")
+            raise WrongValue(f"at least one block must not be empty, got {dict(shapes)}")
         if len(names) == len(self.extractors):
             return self
         return replace(self, extractors={name: self.extractors[name] for name in names})

@@ -18,6 +18,7 @@ from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.measures import named
 from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.learners import as_learner
 from hetfl_core.methods.base import pick
@@ -54,7 +55,7 @@ class Tables:
         found = Federation.from_csv(files, seed=seed, test_size=test_size, name="tables", **self.options)
         if len(found) < least:
             how = "" if of_a_column else ": --client COLUMN names the column that says whose a row is"
-            raise ValueError(f"there must be two sites at least, got only {found[0].name!r}{how}")
+            raise WrongValue(f"there must be two sites at least, got only {found[0].name!r}{how}")
         return found
 
 

@@ -37,7 +37,7 @@ ALONE = "network alone"
 """What gains are counted from."""
 
 
-class NotHere(ValueError):
+class NotHere(WrongValue):
     """Why a method has no runs on a federation."""
 
 
@@ -102,7 +102,7 @@ class Entry:
         as_learner(self.method)  # which refuses what cannot be fitted
         checks.choice("view", self.view, tuple(VIEWS))
         if (n := settings_in(self.grid)) > MOST:
-            raise ValueError(f"grid must have at most {MOST} settings, as all methods have, got {n}")
+            raise WrongValue(f"grid must have at most {MOST} settings, as all methods have, got {n}")
 
     @property
     def way(self) -> str:
@@ -222,7 +222,7 @@ def entry_of(method: Method, data: Federation) -> Entry:
             ready = found.on(found.seen(data, ""), FAMILIES["small"])
             served = type(ready).predict_server is not Method.predict_server and not ready.stages(ROUNDS, "final")
             return replace(found, one_model=served and {*ready.model.parts} <= {*ready.shared})
-    raise ValueError(f"{method.name} works on no view of {data.name!r}")
+    raise WrongValue(f"{method.name} works on no view of {data.name!r}")
 
 
 @cache

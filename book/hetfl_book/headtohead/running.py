@@ -146,7 +146,7 @@ class Bench:
         each = [(one, self._asked(task.method)) for one in choices[1:] if one] + [(one, now) for one in found]
         for record, wanted in each:
             if lines := _differs(record, wanted, way):
-                raise ValueError(
+                raise WrongValue(
                     f"the record {record.relative_path} in {record.path} is of another {task.method!r} than would be "
                     f"run now (there → now): {'; '.join(lines)}; give another --out, or delete the records of "
                     f"{task.method!r} on {task.name}, {task.size} there"
@@ -173,7 +173,7 @@ class Bench:
             return {}
         record = self.found(Task(name, size, method, "tuning"), SEEDS_OF_THE_CHOICE[0])
         if record is None:
-            raise LookupError(f"nothing was chosen for {method!r} on {name}, {size}")
+            raise UnknownName(f"nothing was chosen for {method!r} on {name}, {size}")
         if record.settings["chosen"] is None:
             raise NotHere(record.settings["reason"])
         return dict(record.settings["chosen"])

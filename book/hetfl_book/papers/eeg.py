@@ -271,7 +271,7 @@ def _share_of(
     (group,) = (g for g in baselines.poolable(everyone.subset([*old, name])) if name in {client.name for client in g})
     given = [client for client in group if not (untrained and client.name == name)]
     if not given:
-        raise ValueError(
+        raise WrongValue(
             f"client {name!r}: expected another client whose vectors mean the same, with the same features, electrodes "
             f"and classes {everyone[name].y_train.unique().tolist()}, found none"
         )

@@ -185,7 +185,7 @@ def mixed(method: Method) -> Method:
     """The method on clients of different architectures; a sigmoid at the latent layer stays where there was one."""
     phi = method.model.phi
     if getattr(phi, "last", None) is not None:
-        raise ValueError(f"method must have a linear latent layer, as all of MIXED have, got {phi!r}")
+        raise WrongValue(f"method must have a linear latent layer, as all of MIXED have, got {phi!r}")
     names = [f"client-{i:02d}" for i in range(20)]
     return replace(method, model=replace(method.model, phi=PerClient.in_turn(names, MIXED)))
 
@@ -415,7 +415,7 @@ def with_best_step(federation: Federation, method: Method, **options: Any) -> Ru
     checks.instance("federation", federation, Federation)
     settings = federation.info.get("settings", {})
     if "tested_on" not in settings:
-        raise ValueError(f"federation must be one of datasets.pfedhn.cifar10, got {federation.name!r}")
+        raise WrongValue(f"federation must be one of datasets.pfedhn.cifar10, got {federation.name!r}")
     unseen = pfedhn.cifar10(**{**settings, "tested_on": "validation"})
     run = with_discriminator(federation, method, validation=unseen, **options)
     seen = run.history[run.history["round"] > 0].dropna(subset=["validation_accuracy"])

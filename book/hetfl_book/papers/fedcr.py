@@ -186,7 +186,7 @@ def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
     for called, each in checks.mapping("accuracies", accuracies).items():
         told = re.fullmatch(r"(.+), lr (\d[\d.e-]*)", str(called))
         if not told:
-            raise ValueError(f"accuracies must have names such as 'FedPer, lr 0.1', got {checks.shown(called)}")
+            raise WrongValue(f"accuracies must have names such as 'FedPer, lr 0.1', got {checks.shown(called)}")
         mean = float(checks.floats(f"accuracies of {called}", each, 1).mean())
         best[told[1]] = max(best.get(told[1], (-math.inf, 0.0)), (mean, float(told[2])))
     return {name: rate for name, (_, rate) in best.items()}
