@@ -40,6 +40,7 @@ from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.predictor import Answers
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.engine.trained import Trained, TrainedEstimators
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation, Spec
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import SOME, Checked, Limit, plain
@@ -73,7 +74,7 @@ class Baseline(Learner, Checked):
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse a regression, where that is not taken, and clients on which it cannot be fitted."""
         if specs[0].task != "classification":
-            raise ValueError(f"{self.name} is a classical classifier and wants a classification, got a {specs[0].task}")
+            raise WrongValue(f"{self.name} is a classical classifier and wants a classification, got a {specs[0].task}")
 
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """What is learned from a client, or asked of it: vectors as float64, shape (n, d), and labels, shape (n,)."""
@@ -117,7 +118,7 @@ class Baseline(Learner, Checked):
         beside, scores = check_measure(options.metric, federation.task)
         if beside:
             known = [*MEASURES[federation.task]]
-            raise ValueError(f"metric must be one that a baseline has, of {known}, got {beside[0]!r}")
+            raise WrongValue(f"metric must be one that a baseline has, of {known}, got {beside[0]!r}")
         begin = time.perf_counter()
         federation = federation.to(torch.float32)  # what the federated methods see
         return run_of(federation, self, self.fit_all(federation, seed), seed, begin, scores)
@@ -175,7 +176,7 @@ class Alone(Baseline):
             model = self.fitted(self.prepare(x), y, where, seed)
         except (ValueError, np.linalg.LinAlgError) as error:
             who = f"client {where!r}: " if where else ""
-            raise ValueError(f"{who}{self.name} cannot be fitted to {len(y)} vectors: {error}") from error
+            raise WrongValue(f"{who}{self.name} cannot be fitted to {len(y)} vectors: {error}") from error
         return Answers(model, before=self.steps)
 
 
@@ -287,11 +288,11 @@ class Classical(Alone):
         known, names = vars(self).get("feature_names_in_"), scikit.column_names(X)
         if known is not None and names is not None and [*known] != [*names]:
             wanted, got = checks.shown([*known]), checks.shown([*names])
-            raise ValueError(f"{self.name}: X must have the columns {wanted}, in this order, got {got}")
+            raise WrongValue(f"{self.name}: X must have the columns {wanted}, in this order, got {got}")
         x: NDArray[Any] = check_array(X, dtype=np.float64)
         if x.shape[1] != vars(self)["n_features_in_"]:
             wanted = vars(self)["n_features_in_"]
-            raise ValueError(f"X has {x.shape[1]} features, but {self.name} is expecting {wanted} features as input")
+            raise WrongValue(f"X has {x.shape[1]} features, but {self.name} is expecting {wanted} features as input")
         return x
 
 

@@ -23,6 +23,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Function, Score, check_measure, direction, is_own, named
 from hetfl_core.engine.options import RunOptions, choose_device
 from hetfl_core.engine.run import Run, ends, figures, usual
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.learners import Learner, as_learner
 from hetfl_core.parallel import in_order
@@ -504,13 +505,13 @@ def _metrics(wanted: Sequence[Any], federation: Federation) -> tuple[list[str], 
 def _check_runs(federation: Federation, learner: Learner, whole: Federation) -> None:
     """Refuse what cannot be run, or has no figure, before the others are trained."""
     if not any(len(client.y_test) for client in federation):
-        raise ValueError(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
+        raise WrongValue(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
     try:
         learner.check(federation.specs())
     except ValueError as error:
         if learner.in_rounds and (found := views_for(learner, whole)):
             told = f"{str(error).removesuffix('.')}. It can work on the view {' or '.join(map(repr, found))}."
-            raise ValueError(told) from error
+            raise WrongValue(told) from error
         raise
 
 

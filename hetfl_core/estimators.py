@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hetfl_core import checks
 from hetfl_core.baselines import Alone, Fit, always
 from hetfl_core.engine.predictor import Answers, naming
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import Client, Federation, Spec, blocks
 from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
@@ -56,7 +57,7 @@ class PerSite(Alone):
         kind, task = _kind(self.estimator), specs[0].task
         if kind is not None and kind != task:
             wanted = "classifier" if task == "classification" else "regressor"
-            raise ValueError(f"the federation is a {task}: expected a {wanted}, got {self.name}")
+            raise WrongValue(f"the federation is a {task}: expected a {wanted}, got {self.name}")
 
     @property
     def parameters(self) -> list[str]:

@@ -23,6 +23,7 @@ from hetfl_core.engine.options import RunOptions, with_networks
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import run_all
 from hetfl_core.engine.together import together
+from hetfl_core.errors import WrongType
 from hetfl_core.estimators import PerSite, is_estimator, lacking
 from hetfl_core.federation import Federation, Spec
 from hetfl_core.methods import Local, Method
@@ -124,8 +125,8 @@ def as_learner(x: Any, argument: str = "method") -> Learner:
     if is_estimator(x):
         return PerSite(x)
     if isinstance(x, type) and issubclass(x, Learner | Method):
-        raise TypeError(f"{argument} must be an object, such as {x.__name__}(), got the class {x.__name__}")
-    raise TypeError(
+        raise WrongType(f"{argument} must be an object, such as {x.__name__}(), got the class {x.__name__}")
+    raise WrongType(
         f"{argument} must be a method such as FLIC(), an estimator of scikit-learn such as LogisticRegression(), or a "
         f"baseline such as LDA(), got {checks.shown(x)}{lacking(x)}"
     )

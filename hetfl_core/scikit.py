@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongType, WrongValue
 
 Kind = Literal["classifier", "regressor"]
 
@@ -165,7 +166,7 @@ def packed(thing: Any, what: str) -> bytes:
         io.loads(content, trusted=io.get_untrusted_types(data=content))  # of things that are here, in this process
     except Exception as error:  # of somebody else's class, which may raise anything
         told = " ".join(str(error).split())
-        raise TypeError(
+        raise WrongType(
             f"{what} cannot be written without pickle ({type(error).__name__}: {told}): what it consists of must be "
             "classes and functions that a module defines by name, and no lambda"
         ) from error
@@ -230,16 +231,16 @@ def unpacked(content: bytes, by: str, trusted: Sequence[str] = ()) -> Any:
     try:
         asked = io.get_untrusted_types(data=content)
     except Exception as error:  # whatever is wrong with a file
-        raise ValueError(f"{by} is damaged, or was not written by Run.save: {error}") from error
+        raise WrongValue(f"{by} is damaged, or was not written by Run.save: {error}") from error
     if unknown := [name for name in asked if name not in trusted and not _is_ours(name)]:
-        raise ValueError(
+        raise WrongValue(
             f"{by} has what is neither of this library nor of scikit-learn: {checks.shown(unknown)}. Reading it runs "
             f"that code: if you trust it, and it can be imported here, load_trained(folder, trusted={unknown!r})"
         )
     try:
         return io.loads(content, trusted=asked)
     except Exception as error:
-        raise ValueError(f"{by} cannot be read here: {type(error).__name__}: {error}") from error
+        raise WrongValue(f"{by} cannot be read here: {type(error).__name__}: {error}") from error
 
 
 def _is_ours(name: str) -> bool:

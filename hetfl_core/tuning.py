@@ -15,6 +15,7 @@ from hetfl_core import checks, keywords
 from hetfl_core.comparing import ROUNDS, Study, held_out, runs_of
 from hetfl_core.engine.measures import Score, check_measure, direction, is_own
 from hetfl_core.engine.options import RunOptions
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.learners import Learner, as_learner
 from hetfl_core.views import method_and_view, view_of
@@ -179,7 +180,7 @@ def _metric(metric: Any, task: Any) -> tuple[str, bool]:
         checks.nonempty_str("metric", metric)
     beside, scores = check_measure([metric], task)
     if beside:
-        raise ValueError(f"metric must be one of clients' own rows, such as 'log_loss', got {metric!r}")
+        raise WrongValue(f"metric must be one of clients' own rows, such as 'log_loss', got {metric!r}")
     ((name, score),) = scores.items()
     return name, direction(name, score)
 
@@ -209,7 +210,7 @@ def _tried(learner: Learner, view: Any, setting: Mapping[str, Any]) -> tuple[Lea
         RunOptions(**of_run)
         for name in own:
             if known and name not in known:
-                raise ValueError(checks.unknown("setting", name, [*known, *others]))
+                raise WrongValue(checks.unknown("setting", name, [*known, *others]))
         return learner.with_settings(own), setting.get("view", view), of_run
     except (ValueError, TypeError) as error:
         raise WrongValue(f"grid: setting {checks.shown(dict(setting))}: {error}") from error

@@ -395,7 +395,7 @@ def _undefined(name: str, score: Score, names: Sequence[str], gaps: np.ndarray) 
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real):
-        raise TypeError(f"metric {name!r} must give a number, got {checks.shown(value)} of type {type(value).__name__}")
+        raise WrongType(f"metric {name!r} must give a number, got {checks.shown(value)} of type {type(value).__name__}")
     return float(value)
 
 

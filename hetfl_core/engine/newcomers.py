@@ -112,7 +112,7 @@ def adapt(
 def _newcomers(run: Trained, clients: Client | Iterable[Client], **options: Any) -> Simulator:
     """A simulator of the new clients alone, once they are seen to fit the run."""
     if not isinstance(run.method, Method):
-        raise ValueError(
+        raise WrongValue(
             f"{run.method.name} trains no network of which new clients could learn a part: fit it to their own rows, "
             "by hetfl_core.simulate(federation, …)"
         )

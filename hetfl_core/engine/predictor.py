@@ -16,6 +16,7 @@ from torch import Tensor
 from hetfl_core import checks, scikit
 from hetfl_core.clients import by_block, numbers_by_name, shape_text
 from hetfl_core.engine.last_step import after
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import Spec, blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -79,7 +80,7 @@ class TrainedNetwork:
     def _finite(self, x: Any) -> Tensor:
         outputs = self.outputs(x).cpu()
         if bad := int((~outputs.isfinite()).any(1).sum()):
-            raise ValueError(f"the model says NaN or infinity of {bad} rows; did its training diverge?")
+            raise WrongValue(f"the model says NaN or infinity of {bad} rows; did its training diverge?")
         return outputs
 
 
@@ -187,7 +188,7 @@ def naming(where: str, name: str, what: str) -> Iterator[None]:
     except Exception as error:
         told = " ".join(str(error).split())
         who = f"client {where!r}: " if where else "all rows in one place: "
-        raise ValueError(f"{who}{name} cannot be {what}: {type(error).__name__}: {told}") from error
+        raise WrongValue(f"{who}{name} cannot be {what}: {type(error).__name__}: {told}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +223,7 @@ class TrainedEstimator:
     def probabilities(self, x: Any) -> NDArray[Any]:
         """Class probabilities, shape (n, C); 0 for classes of which the model has seen no row."""
         if self.answers.shares is None or self.answers.ranked:
-            raise ValueError(f"{self.name} tells no class probabilities; use predict")
+            raise WrongValue(f"{self.name} tells no class probabilities; use predict")
         return self._shares(x)
 
     def _shares(self, x: Any) -> NDArray[Any]:
@@ -365,10 +366,10 @@ class Predictor:
         TypeError
             Saying what to use.
         """
-        raise TypeError(self._is_fitted())
+        raise WrongType(self._is_fitted())
 
     def __sklearn_clone__(self) -> NoReturn:
-        raise TypeError(self._is_fitted())
+        raise WrongType(self._is_fitted())
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -422,7 +423,7 @@ class Predictor:
 
     def _shares(self, rows: Any) -> tuple[NDArray[Any], Any]:
         if self.spec.task == "regression":
-            raise ValueError(f"{self.who}: a regression has no class probabilities; use predict")
+            raise WrongValue(f"{self.who}: a regression has no class probabilities; use predict")
         return self._asked(self.model.probabilities, rows)
 
     def _asked(self, ask: Callable[[Any], NDArray[Any]], rows: Any) -> tuple[NDArray[Any], Any]:
@@ -433,7 +434,7 @@ class Predictor:
         except ValueError as error:
             if str(error).startswith(f"{self.who}: "):
                 raise
-            raise ValueError(f"{self.who}: {error}") from error
+            raise WrongValue(f"{self.who}: {error}") from error
 
     def _inputs(self, rows: Any) -> tuple[Any, Any]:
         """Some rows as tensors, as the model takes them, and their index."""
@@ -451,7 +452,7 @@ class Predictor:
             x[block] = self._input(given, names[block], shape, f" in block {block!r}" if block else "")
         n = {len(part) for part in x.values()}
         if len(n) != 1 or 0 in n:
-            raise ValueError(f"{self.who}: rows must be at least one, as many in each block, got {sorted(n)}")
+            raise WrongValue(f"{self.who}: rows must be at least one, as many in each block, got {sorted(n)}")
         (n_rows,) = n
         x = {b: x[b] if b in x else torch.zeros(n_rows, *shape, dtype=self.dtype) for b, shape in shapes.items()}
         return x[""] if alone else x, rows.index if isinstance(rows, pd.DataFrame) else None
@@ -460,14 +461,14 @@ class Predictor:
         """The rows of one block; None where the client lacks it and so do the rows."""
         given = checks.mapping("rows", rows)
         if block not in given and 0 not in by_block(self.spec.shapes)[block]:
-            raise ValueError(f"{self.who}: rows must have the blocks {list(self.spec.shapes)}, got {list(given)}")
+            raise WrongValue(f"{self.who}: rows must have the blocks {list(self.spec.shapes)}, got {list(given)}")
         return given.get(block)
 
     def _input(self, rows: Any, names: Sequence[str] | None, shape: tuple[int, ...], where: str) -> Tensor:
         """Rows as a tensor, their columns in the order of the features."""
         if names is not None:
             if not isinstance(rows, pd.DataFrame):
-                raise ValueError(
+                raise WrongValue(
                     f"{self.who}: rows{where} must be a table (pandas.DataFrame) with the columns "
                     f"{checks.shown([*names])}, in any order, got {checks.shown(rows)} of type {type(rows).__name__}, "
                     "which does not say which of its columns is which: pd.DataFrame(rows, columns=[…]) names them"
@@ -475,7 +476,7 @@ class Predictor:
             rows = numbers_by_name(rows, names, self.who + where)
         array = checks.array("rows", rows.cpu() if isinstance(rows, Tensor) else rows)
         if array.dtype.kind not in "biuf" or array.shape[1:] != tuple(shape) or not np.isfinite(array).all():
-            raise ValueError(
+            raise WrongValue(
                 f"{self.who}: rows{where} must be finite numbers of shape (n, {shape_text(shape)}), got shape "
                 f"{array.shape} and dtype {array.dtype}"
             )

@@ -114,7 +114,7 @@ class Run:
 
     def _for(self, rows: Any) -> Trained:
         if isinstance(rows, str):
-            raise ValueError(
+            raise WrongValue(
                 f"rows must be a table or an array, got {checks.shown(rows)}: what the models say of the clients' own "
                 "samples is in run.outputs('test') and run.probabilities('test')"
             )
@@ -268,7 +268,7 @@ class Run:
             For a regression, and for another split.
         """
         if self.federation.task != "classification":
-            raise ValueError(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
+            raise WrongValue(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
         logits = {name: torch.as_tensor(outputs) for name, outputs in self.outputs(split).items()}
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
@@ -297,7 +297,7 @@ class Run:
         task = self.federation.task
         beside, scores = check_measure(metric, task)
         if beside:
-            raise ValueError(f"metric must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
+            raise WrongValue(f"metric must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
         outputs, labels = [torch.from_numpy(each) for each in self.outputs(split).values()], self.labels(split)
         table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
         return table.assign(**scored(scores, told(outputs, task), [*labels.values()], [*labels], False))

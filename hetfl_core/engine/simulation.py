@@ -31,6 +31,7 @@ from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share_stacks, train
 from hetfl_core.engine.training import Outcome, Outcomes
+from hetfl_core.errors import WrongValue
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 from hetfl_core.networks.identity import described

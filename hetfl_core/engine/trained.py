@@ -26,6 +26,7 @@ from hetfl_core import checks, scikit
 from hetfl_core.clients import by_block, warn
 from hetfl_core.engine.checkpoint import method_settings
 from hetfl_core.engine.predictor import Answering, Answers, Predictor, TrainedEstimator, TrainedNetwork
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
@@ -82,7 +83,7 @@ class Trained:
     def of(cls, run: Any) -> Trained:
         """The models of a run; see `Run.trained`."""
         if not any(run.params):
-            raise ValueError(f"{run.method.name} keeps no model that could be used")
+            raise WrongValue(f"{run.method.name} keeps no model that could be used")
         fed, specs = run.federation, run.federation.specs()
         params = []
         for spec, mine in zip(specs, run.params, strict=True):
@@ -286,7 +287,7 @@ class TrainedEstimators(Trained):
         ------
         ValueError
         """
-        raise ValueError(f"{self.method.name} leaves no model at a server; predict for one of {self.clients}")
+        raise WrongValue(f"{self.method.name} leaves no model at a server; predict for one of {self.clients}")
 
     def _model(self, index: int) -> Answering:
         return TrainedEstimator(self.specs[index], self.answers[index], self.method.name)
@@ -340,7 +341,7 @@ def load_trained(folder: str | Path, *, method: Method | None = None, trusted: S
     path = root / (TENSORS if about["format"] == 1 else ESTIMATORS)
     learnt = _bytes(path)
     if hashlib.sha256(learnt).hexdigest() != about.get(path.stem):
-        raise ValueError(f"{path} is not the file that {ABOUT} was written with: it was changed or damaged")
+        raise WrongValue(f"{path} is not the file that {ABOUT} was written with: it was changed or damaged")
     by = f"{root / ABOUT}, written by hetfl-core {about['versions']['hetfl-core']},"
     try:
         specs = [_spec(told) for told in about["clients"]]
@@ -357,12 +358,12 @@ def load_trained(folder: str | Path, *, method: Method | None = None, trusted: S
         elif method is None:
             trained = _estimators(about, learnt, common, trusted, path, by)
         else:
-            raise ValueError(f"{by} holds fitted estimators, for which no method is needed: leave method out")
+            raise WrongValue(f"{by} holds fitted estimators, for which no method is needed: leave method out")
         _check(trained, about["probe"], by)
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         if by in str(error) or str(path) in str(error):
             raise
-        raise ValueError(f"{by} holds what this version cannot read ({type(error).__name__}: {error})") from error
+        raise WrongValue(f"{by} holds what this version cannot read ({type(error).__name__}: {error})") from error
     return trained
 
 
@@ -373,7 +374,7 @@ def _networks(
     try:
         tensors = {name: p.clone() for name, p in load_tensors(learnt).items()}
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise WrongValue(f"{path} is damaged: {error}") from error
     server = {name: tensors[f"server/{name}"] for name in about["server"]}
     made = _method(about, common["specs"], method, by)
     params, steps = [], []
@@ -392,7 +393,7 @@ def _estimators(
     held = scikit.unpacked(learnt, str(path), trusted)
     answers = [held["answers"][place] for place in about["of"]]
     if len(answers) != len(common["specs"]):
-        raise ValueError(f"{by} has estimators for {len(answers)} of its {len(common['specs'])} clients")
+        raise WrongValue(f"{by} has estimators for {len(answers)} of its {len(common['specs'])} clients")
     return TrainedEstimators(method=held["baseline"], params=[], server_tensors={}, answers=answers, **common)
 
 
@@ -410,10 +411,10 @@ def _read(path: Path) -> dict[str, Any]:
         about = json.loads(_bytes(path))
         number, seal = about["format"], about.pop("seal")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged, or was not written by Run.save: {error}") from error
+        raise WrongValue(f"{path} is damaged, or was not written by Run.save: {error}") from error
     if number not in FORMATS or isinstance(number, bool):
         by = about.get("versions", {}).get("hetfl-core", "an unknown version")
-        raise ValueError(f"{path} has format {number!r}, of hetfl-core {by}; this version reads formats {FORMATS}")
+        raise WrongValue(f"{path} has format {number!r}, of hetfl-core {by}; this version reads formats {FORMATS}")
     if _seal(about) != seal:
         raise WrongValue(f"{path} was changed since it was written")
     return about
@@ -499,11 +500,11 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
 def _check(found: Trained, probe: Sequence[Sequence[float]], by: str) -> None:
     """Refuse models whose tensors have other shapes than this version makes, or that say something else."""
     if found.specs[0].task == "classification" and len(found.classes) != found.specs[0].n_classes:
-        raise ValueError(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
+        raise WrongValue(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
     for spec in found.specs:
         for block, names in by_block(spec.features).items():
             if names is not None and (shape := by_block(spec.shapes)[block])[:1] != (len(names),):
-                raise ValueError(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
+                raise WrongValue(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
     for spec, params in zip(found.specs, found.params, strict=bool(found.params)):
         model = found.method.of(spec).model
         for name, p in model.init(spec, torch.Generator(), model.parts).items():

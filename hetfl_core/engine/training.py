@@ -174,7 +174,7 @@ def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
 def check_memory(method: Method, stage: Stage, remember: Tensors) -> None:
     """Refuse to leave samples out where the loss remembers something of each: some would never have been seen."""
     if remember and stage.drop_last:
-        raise ValueError(
+        raise WrongValue(
             f"{method.name} remembers {sorted(remember)} of every sample, and drop_last would leave some out: take "
             "drop_last=False"
         )

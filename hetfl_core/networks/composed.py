@@ -149,10 +149,10 @@ class Linear(Checked, Network):
             For another number of inputs than `width`, and for named blocks.
         """
         if isinstance(shape, Mapping):
-            raise ValueError(f"Linear() takes one tensor, got blocks {list(shape)}; Blocks has a network for each")
+            raise WrongValue(f"Linear() takes one tensor, got blocks {list(shape)}; Blocks has a network for each")
         n_inputs = math.prod(shape)
         if self.width not in (None, n_inputs):
-            raise ValueError(f"Linear({self.width}) takes {self.width} inputs, got samples of shape {tuple(shape)}")
+            raise WrongValue(f"Linear({self.width}) takes {self.width} inputs, got samples of shape {tuple(shape)}")
         return Linear(n_inputs)
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
@@ -199,9 +199,9 @@ class PerClient(Checked, Network):
             raise WrongValue("networks must hold a network for at least one client, got {}")
         for network in every:
             if not isinstance(network, Network) or isinstance(network, PerClient):
-                raise ValueError(f"networks must be embeddings such as MLP(), got {network!r}")
+                raise WrongValue(f"networks must be embeddings such as MLP(), got {network!r}")
         if len(found := {network.out for network in every if hasattr(network, "out")}) > 1:
-            raise ValueError(f"networks must have one latent dimension in common, got out={sorted(found)}")
+            raise WrongValue(f"networks must have one latent dimension in common, got out={sorted(found)}")
 
     def _converted(self) -> dict[str, Any]:
         return {name: lifted(getattr(self, name)) for name in ("networks", "otherwise")}

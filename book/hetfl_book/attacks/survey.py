@@ -16,6 +16,7 @@ from hetfl_book.attacks.scores import Array, auc, bootstrap_interval, caught
 from hetfl_book.attacks.watching import Message, Seen, averaged, schedule, unmix
 from hetfl_core import checks
 from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client
 from hetfl_core.methods import Ditto, FedCMA, FedPAC, HyFEM, Method
 from hetfl_core.networks import Params

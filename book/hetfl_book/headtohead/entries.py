@@ -12,6 +12,7 @@ from typing import Any
 from warnings import catch_warnings
 
 from hetfl_core import baselines, checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.estimators import InOnePlace, PerSite
 from hetfl_core.federation import Federation
 from hetfl_core.learners import as_learner

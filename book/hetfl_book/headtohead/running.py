@@ -25,6 +25,7 @@ from hetfl_core.clients import Spec
 from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.measures import Named
 from hetfl_core.engine.options import RunOptions
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.learners import as_learner, simulate_seeds
 from hetfl_core.parallel import in_order

@@ -32,6 +32,7 @@ from hetfl_core.datasets import eeg
 from hetfl_core.datasets.fewer import fewer, fewer_trials
 from hetfl_core.engine.newcomers import adapt
 from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.learners import simulate
 from hetfl_core.methods import Method

@@ -40,6 +40,7 @@ from hetfl_book.papers.experiment import Experiment, by_seed, validation
 from hetfl_core import checks
 from hetfl_core.datasets import femnist, toy
 from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.learners import simulate
 from hetfl_core.methods import FedAvg, FedCMA, FedGen, FedPAC, LGFedAvg, Local, Method, PFedHN

@@ -29,6 +29,7 @@ from hetfl_core import checks
 from hetfl_core.datasets import pooled
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.learners import simulate
 from hetfl_core.methods import (
