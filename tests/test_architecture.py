@@ -132,7 +132,7 @@ def test_the_core_never_imports_the_book() -> None:
 def test_what_a_run_is_made_by_imports_nothing_else_that_computes() -> None:
     """Checks, names, settings, files and instructions decide whether there are numbers; tables and views, which data;
     and `parallel`, where."""
-    other = {"checks", "keywords", "settings", "files", "numerics", "parallel"}
+    other = {"checks", "errors", "keywords", "settings", "files", "numerics", "parallel", "scikit"}
     other |= {"columns", "frames", "preparation", "scikit", "tables", "views"}
     inside = [path for path in FILES["hetfl_core"] if module(path) != "hetfl_core" and room(module(path)) in ROOMS]
     found = {room(name) for path in inside for name in imported(path)}

@@ -569,7 +569,7 @@ def test_a_run_of_a_baseline_looks_like_any_other(method):
     assert run.final["accuracy_worst"] == run.per_client["accuracy"].min()
     assert run.final["train_accuracy"] > 0.5
     assert run.settings["seed"] == 2
-    assert "0 rounds: accuracy" in repr(run)
+    assert "on 'made': accuracy" in repr(run)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
