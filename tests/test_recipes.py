@@ -94,6 +94,8 @@ def add_experiment_and_claim(tree: Path) -> None:
     imported = re.search(r"^from hetfl_book\.papers import (.+)$", text, re.MULTILINE)[1]
     experiments.write_text(text.replace(imported, ", ".join(sorted([*imported.split(", "), "own"])), 1), "utf8")
     put(experiments, "EXPERIMENTS: dict[str, Experiment] = {\n", block("Adding an experiment", number=1))
+    with (tree / "data" / "queue.toml").open("a", encoding="utf8") as file:
+        file.write("\n" + block("Adding an experiment", "toml"))
     with (tree / "data" / "paper" / "claims.csv").open("a", encoding="utf8") as file:
         file.write(block("Adding a claim", "text"))
 
