@@ -25,7 +25,7 @@ from hetfl_core.federation import Client, Federation, Spec, blocks
 from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
 
-__all__ = ["InOnePlace"]
+__all__ = ["InOnePlace", "PerSite"]
 
 
 @dataclass(frozen=True)

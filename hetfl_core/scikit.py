@@ -123,6 +123,9 @@ DANGEROUS = (
 )
 """Modules of these packages that do more than to fit and predict."""
 
+COMPUTING = ("sklearn.feature_selection", "sklearn.metrics")
+"""Packages whose functions compute something of arrays, and may come out of a file, too."""
+
 PLAIN = frozenset(
     {
         "hetfl_core.baselines.MDM.prepare",
@@ -133,9 +136,6 @@ PLAIN = frozenset(
         "scipy.interpolate._bsplines.BSpline",
         "sklearn.cluster._kmeans._kmeans_single_elkan",
         "sklearn.cluster._kmeans._kmeans_single_lloyd",
-        "sklearn.feature_selection._univariate_selection.chi2",
-        "sklearn.feature_selection._univariate_selection.f_classif",
-        "sklearn.feature_selection._univariate_selection.f_regression",
     }
 )
 """Functions, and what is of NumPy and SciPy, that estimators of these packages hold."""
@@ -251,7 +251,8 @@ def _is_ours(name: str) -> bool:
     if not _inside(module, OURS) or _inside(module, DANGEROUS):
         return False
     try:
-        return isinstance(getattr(importlib.import_module(module), called), type)
+        thing = getattr(importlib.import_module(module), called)
+        return isinstance(thing, type) or (callable(thing) and _inside(module, COMPUTING))
     except (ImportError, AttributeError):
         return False
 

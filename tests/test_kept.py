@@ -12,14 +12,30 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.impute import SimpleImputer
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.feature_selection import SelectKBest, mutual_info_classif
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
 from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 
 from hetfl_core import Client, Federation, Preparation, Trained, adapt, load_trained, scikit, simulate
 from hetfl_core.baselines import LDA, LR, MDM, SVM, Chosen, Pooled
@@ -228,6 +244,29 @@ def test_code_of_others_runs_only_if_it_is_named(tmp_path):
     assert set(load_trained(folder, trusted=[name]).predict(NEW, "A")) == {"ill"}
     with pytest.raises(TypeError, match="trusted must be"):
         load_trained(folder, trusted=name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_scikit_learn_fits_is_kept():
+    """What compositions of it hold, and what lies deep within its trees, searches, kernels and networks."""
+    rng = np.random.default_rng(0)
+    x, y = np.abs(rng.normal(size=(40, 4))), np.arange(40) % 2
+    lr, columns = LogisticRegression(), [("scaled", StandardScaler(), [0, 1]), ("bins", KBinsDiscretizer(), [2])]
+    for estimator in (
+        *(GridSearchCV(lr, {"C": [0.1, 1]}, scoring=name, cv=2) for name in ("roc_auc", "neg_log_loss", "f1")),
+        VotingClassifier([("a", lr), ("b", GaussianNB())], voting="soft"),
+        StackingClassifier([("a", lr), ("b", DecisionTreeClassifier())], cv=2),
+        BaggingClassifier(lr, 2),
+        AdaBoostClassifier(n_estimators=2),
+        CalibratedClassifierCV(lr, cv=2),
+        GaussianProcessClassifier(1.0 * RBF()),
+        MLPClassifier((3,), max_iter=2),
+        make_pipeline(ColumnTransformer(columns), SelectKBest(mutual_info_classif, k=2), lr),
+        make_pipeline(FunctionTransformer(np.log1p), KNNImputer(), lr),
+    ):
+        fitted = estimator.fit(x, y)
+        again = scikit.unpacked(scikit.packed(fitted, "it"), "the file")
+        np.testing.assert_array_equal(again.predict_proba(x), fitted.predict_proba(x))
 
 
 @pytest.mark.parametrize("harmful", [os.system, os.path.exists, np.testing.assert_equal, json.loads, simulate])
