@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hetfl_core.learners import simulate_seeds as simulate_seeds
     from hetfl_core.partition import Partition as Partition
     from hetfl_core.preparation import Preparation as Preparation
+    from hetfl_core.reporting.report import report as report
     from hetfl_core.rng import stream as stream
     from hetfl_core.tuning import tune as tune
 
@@ -41,6 +42,7 @@ _NAMES = {
     "federation": ["Client", "Federation", "Spec"],
     "partition": ["Partition"],
     "preparation": ["Preparation"],
+    "reporting.report": ["report"],
     "rng": ["stream"],
     "tuning": ["tune"],
 }

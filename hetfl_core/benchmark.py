@@ -124,7 +124,7 @@ def _line(*cells: str) -> str:
     return " ".join(f"{cell:>10}" for cell in cells)
 
 
-def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[str]:
+def lines(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[str]:
     """Measure how fast this machine is, and describe it line by line.
 
     Parameters

@@ -241,12 +241,11 @@ def _method(name: str, changes: dict[str, Any]) -> Any:
 
 def _known(name: str) -> Any:
     """A method of the library, by its name in any case."""
-    from hetfl_core.methods import CATALOGUE
+    from hetfl_core.methods import CATALOGUE, named
 
-    known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
-    if name.lower() not in known:
+    if (key := named(name)) is None:
         raise _unknown("method", name, CATALOGUE, "hetfl list")
-    return known[name.lower()]
+    return CATALOGUE[key]
 
 
 def _imported(path: str) -> Any:
@@ -398,7 +397,7 @@ def bench(
         return
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", sizes):
         raise WrongValue(f"sizes must look like 10,100,1000, got {sizes!r}")
-    for line in benchmark.report(tuple(map(int, sizes.split(","))), loop_up_to):
+    for line in benchmark.lines(tuple(map(int, sizes.split(","))), loop_up_to):
         print(line, flush=True)
 
 

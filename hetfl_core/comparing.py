@@ -46,7 +46,7 @@ K = TypeVar("K")
 @keywords.hinting(*RunOptions.names("metric"))
 def compare(
     federation: Federation | Callable[[int], Federation],
-    methods: Mapping[str, Any],
+    methods: Mapping[str, Any] | Sequence[Any],
     *,
     seeds: int | Sequence[int] = 5,
     rounds: int = ROUNDS,
@@ -63,8 +63,9 @@ def compare(
     federation : Federation, or callable
         The data, or what makes them of a seed. With one federation for all seeds, an interval is about the randomness
         of training on these data, and says nothing of other data.
-    methods : dict of str to Method, or to (Method, view)
-        At least two, by the names that the table is to have. Baselines (`hetfl_core.baselines`) may be among them, and
+    methods : dict of str to Method, or to (Method, view), or sequence of such
+        At least two, by the names that the table is to have; in a sequence each has its own name. Baselines
+        (`hetfl_core.baselines`) may be among them, and
         estimators of scikit-learn, of which each client fits one to its own rows (`hetfl_core.estimators.PerSite`;
         `InOnePlace` fits one to the rows of all). A view says how a method is to see the data: ``"own"`` as they are,
         ``"common"`` (`Federation.of_common_columns`, or `of_common_blocks` of blocks without names), ``"zeros"``
@@ -133,8 +134,9 @@ def compare(
     """
     RunOptions(rounds=rounds, progress=progress, **options)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
-    base = _check(methods, base)
-    learners, views = _learners(methods)
+    named_methods = _by_name(methods)
+    base = _check(named_methods, base)
+    learners, views = _learners(named_methods)
     rivals = _rivals(learners) if base == BEST_ALONE and base not in learners else {}
     checks.jobs(n_jobs)
     several = isinstance(metric, list | tuple)
@@ -449,6 +451,16 @@ def _dealt(seeds: Sequence[int], most: int) -> list[list[int]]:
     parts = -(-len(seeds) // most)
     ends = [len(seeds) * i // parts for i in range(parts + 1)]
     return [list(seeds[begin:end]) for begin, end in itertools.pairwise(ends)]
+
+
+def _by_name(methods: Any) -> Any:
+    """A sequence of methods by their own names, which must differ; anything else as it is."""
+    if not isinstance(methods, list | tuple):
+        return methods
+    names = [as_learner(method_and_view("methods", one)[0], "methods").name for one in methods]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise WrongValue(f"methods: several are called {twice[0]!r}; give a dict that says what each is to be called")
+    return dict(zip(names, methods, strict=True))
 
 
 def _check(methods: Mapping[str, Any], base: str | None) -> str:

@@ -133,9 +133,9 @@ class Federation(Hinting, Views):
     def from_frame(
         cls,
         frame: pd.DataFrame,
-        *,
         client: str,
         target: str,
+        *,
         test_size: float = 0.2,
         seed: int = 0,
         task: Kind = "classification",

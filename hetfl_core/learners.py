@@ -146,7 +146,7 @@ def simulate(
     checkpoint: str | Path | None = None,
     progress: bool = True,
     evaluate_every: int | Sequence[int] = 1,
-    metric: Sequence[Asked] = (),
+    metric: Asked | Sequence[Asked] = (),
     last_step: LastStep = "shared",
     validation: Federation | None = None,
     stack_size: int | None = None,
@@ -189,7 +189,7 @@ def simulate(
         Show a progress bar.
     evaluate_every : int or sequence of int
         Rounds between evaluations, or the rounds to evaluate: ``(1, 2, 4, 8)``. The first and the last always are.
-    metric : sequence of str or callable
+    metric : str or callable, or sequence of such
         What else each evaluation looks at, as columns of the history. Of the clients' test samples (and, with
         `validation`, of those, as ``validation_auc`` …): ``"balanced_accuracy"``, ``"auc"``, ``"f1"``, ``"log_loss"``,
         ``"brier"`` and ``"calibration_error"``, or ``"rmse"``, ``"mae"`` and ``"r2"`` for a regression, as

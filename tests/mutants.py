@@ -65,6 +65,7 @@ TESTS = {
     "deployment/agreement": "deployment",
     "reporting/judging": "reporting",
     "reporting/page": "reporting",
+    "reporting/report": "reporting",
     "reporting/training": "reporting",
     "reporting/trials": "reporting",
     "reporting/ways": "reporting",

@@ -76,7 +76,7 @@ def test_memory_is_not_known_where_the_system_does_not_tell(monkeypatch):
 @pytest.mark.parametrize("small", [0, 9])
 def test_sizes_that_leave_a_round_without_clients_are_refused_first(small):
     with pytest.raises(ValueError, match=f"sizes must be at least 10, .* got {small}"):
-        next(benchmark.report((100, small)))
+        next(benchmark.lines((100, small)))
 
 
 def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
@@ -87,7 +87,7 @@ def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
         return {"seconds": 6.0 if engine == "loop" else 2.0, "microseconds": 5.0, "peak_mb": 7.0}
 
     monkeypatch.setattr(benchmark, "_apart", measured)
-    lines = list(benchmark.report((10, 20, 30), loop_up_to=20))
+    lines = list(benchmark.lines((10, 20, 30), loop_up_to=20))
     assert {n for n, engine in asked if engine == "stacked"} == {10, 20, 30}
     assert {n for n, engine in asked if engine == "loop"} == {10, 20}
     cells = [line.split() for line in lines if line.startswith((f"{20:>10}", f"{30:>10}"))]

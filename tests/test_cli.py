@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 import hetfl_core
 from hetfl_book import experiments, ledger, plugin
 from hetfl_book.experiments import Job
-from hetfl_core import benchmark, cli, datasets, simulate
+from hetfl_core import benchmark, cli, datasets, learners, simulate
 from hetfl_core.datasets import recordings, registry
-from hetfl_core.engine import simulation
 from hetfl_core.errors import HetflError
 from hetfl_core.methods import Local
 
@@ -86,7 +85,7 @@ def stopped(*arguments, **options):
 
 def test_a_stopped_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     """Nothing where there is nothing to say, and where a checkpoint is or could be."""
-    monkeypatch.setattr(simulation, "simulate", stopped)
+    monkeypatch.setattr(learners, "simulate", stopped)
     monkeypatch.setattr(experiments, "reproduce", stopped)
     monkeypatch.setattr(registry, "status", stopped)
     folder = tmp_path / "checkpoint"
@@ -269,7 +268,7 @@ def test_errors_are_one_message_with_the_nearest_right_name(monkeypatch, capsys,
 def test_data_are_dealt_as_the_command_line_says(monkeypatch, capsys):
     """Fields of a partition are settings like the others."""
     made = []
-    monkeypatch.setattr(simulation, "simulate", lambda federation, *more, **options: made.append(federation) or 1 / 0)
+    monkeypatch.setattr(learners, "simulate", lambda federation, *more, **options: made.append(federation) or 1 / 0)
     data = ("n_clients=4", "alpha=0.5", "min_size=5", "n_train_per_class=50", "n_classes=4", "subsample=false")
     given = [word for setting in data for word in ("--data", setting)]
     with pytest.raises(ZeroDivisionError):
@@ -285,7 +284,7 @@ def never(*arguments, **options):
 
 
 def test_where_a_record_goes_is_looked_at_before_anything_is_trained(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(simulation, "simulate", never)
+    monkeypatch.setattr(learners, "simulate", never)
     monkeypatch.setattr(experiments, "reproduce", never)
     (tmp_path / "file").write_text("")
     below = str(tmp_path / "file" / "x")
@@ -392,7 +391,7 @@ def test_the_face_of_the_package():
     """What stands in `__all__` is there, is what it says, and is listed before it has been asked for."""
     script = "import hetfl_core\nnames = hetfl_core.__all__\nassert {*names} <= {*dir(hetfl_core)}\n"
     script += "assert all(getattr(hetfl_core, name) is not None for name in names)\nfrom hetfl_core import *\n"
-    script += "assert simulate.__module__ == 'hetfl_core.engine.simulation' and Spec.__name__ == 'Spec'\n"
+    script += "assert simulate.__module__ == 'hetfl_core.learners' and Spec.__name__ == 'Spec'\n"
     script += "assert datasets.toy.noisy_features and methods.FLIC and stream(0, 'a', 0, 'b')\n"
     script += "assert hetfl_book.ledger, 'a room that has been imported is an attribute'"
     subprocess.run([sys.executable, "-c", "import hetfl_book.ledger\n" + script], check=True)
@@ -566,7 +565,7 @@ def test_the_command_line_runs_what_simulate_runs(monkeypatch, capsys):
         asked.update(options, method=method)
         sys.exit("noted")
 
-    monkeypatch.setattr(simulation, "simulate", noted)
+    monkeypatch.setattr(learners, "simulate", noted)
     monkeypatch.setitem(datasets.CATALOGUE, "images.fashion_mnist", lambda: ragged(images=True))
     _, _, err = call(monkeypatch, capsys, "run", "Local", "--federation", "images.fashion_mnist")
     assert err == "noted"

@@ -224,7 +224,7 @@ def auc(y, p):
         (["rmse"], ValueError, "metric must be one of .* got 'rmse'"),
         (["neg_log_loss"], ValueError, r"metric must be one of .* got 'neg_log_loss' \(did you mean 'log_loss'\?\)"),
         ([metrics.log_loss], ValueError, "must not be called 'log_loss', which a run has already: take 'log_loss', by"),
-        ("auc", TypeError, "metric must be a sequence, got 'auc'"),
+        (3, TypeError, "metric must be a sequence, got 3"),
         ([lambda y, p: 1.0], ValueError, "metric: a function of your own needs a name, by def"),
         ([partial(weighed_loss)], ValueError, "needs a name"),
         ([auc], ValueError, "must not be called 'auc'"),

@@ -77,7 +77,7 @@ def test_another_computation_is_refused(monkeypatch):
     monkeypatch.setattr(table, "fedjax_python", lambda: None)
     monkeypatch.setattr(table, "gaps", lambda case, python: {"by hand": 0.0, "FedJAX": math.nan})
     with pytest.raises(RuntimeError, match="784-64, 10 of 100: a round of ours and FedJAX must agree to 1e-05"):
-        list(table.report())
+        list(table.lines())
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_without_fedjax_the_recipe_is_printed(monkeypatch, tmp_path):
 def test_the_report_has_a_line_for_each(monkeypatch):
     monkeypatch.setattr(table, "fedjax_python", lambda: None)
     monkeypatch.setattr(table, "OWN", {name: OWN[name] for name in list(OWN)[1:2]})
-    lines = list(table.report((SMALL,), own=(3, 20, 1), repeats=1))
+    lines = list(table.lines((SMALL,), own=(3, 20, 1), repeats=1))
     assert sum(line.startswith(SMALL.name) for line in lines) == 1
     assert sum(line.startswith("HyFEM") for line in lines) == 1
     assert json.dumps(lines)

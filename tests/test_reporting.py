@@ -19,15 +19,16 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from hetfl_core import Federation, Preparation, cli, cli_tables, comparing, load_trained, simulate
+from hetfl_core import Federation, Preparation, cli, cli_tables, comparing, load_trained, report, simulate
 from hetfl_core.clients import FederationWarning
 from hetfl_core.datasets import heart
 from hetfl_core.deployment import agreement
 from hetfl_core.engine.apart import simulate_apart
+from hetfl_core.errors import HetflError
 from hetfl_core.learners import Federated
 from hetfl_core.reporting import judging, page, training, trials
 from hetfl_core.reporting.trials import Tables, Trials
-from hetfl_core.reporting.ways import WAYS, Logistic, Way, ways_of
+from hetfl_core.reporting.ways import WAYS, Boosting, Logistic, Way, ways_of
 from hetfl_core.statistics import interval
 
 NAMES = ["North", "South"]
@@ -287,7 +288,7 @@ def test_a_page_for_each_verdict(case):
     assert ("Zurich" in shown.text, "South has only 9 test rows" in shown.text) == (False, case == "few")
     assert ("That site should stay alone." in shown.text) == (case == "hurt")
     assert ("at North, the only site that counts" in shown.text) == (case == "few")
-    method = found.best.key if verdict == "together" else "logistic"
+    method = found.best.key if verdict in ("together", "other") else "logistic"
     assert f"hetfl train all.csv --target ill --client site --method {method} --save model" in shown.text
     assert ("A site can also run both by itself" in shown.text) == (verdict != "together")
     assert page.lines(runs, found)[-1].startswith(first[verdict][:10])
@@ -593,8 +594,34 @@ def test_models_of_other_ways(tmp_path):
     model = training.trained(source, "fusion", rounds=1)
     assert model.method.name == "late fusion"
     assert model.predict(table(seed=1), "South").isin(["yes", "no"]).all()
-    with pytest.raises(ValueError, match="boosted trees cannot be saved"):
-        training.trained(source, "boosting")
+    training.trained(source, "boosting").save(tmp_path / "trees")
+    trees = load_trained(tmp_path / "trees")
+    client = source.federation(0, 0.0)["South"]
+    x, y = client.x_train.double().numpy(), client.y_train.numpy()
+    wanted = Boosting().fitted(x, y, "South", 0).predict_proba(client.rows(table(seed=1)).double().numpy())
+    assert trees.predict_proba(table(seed=1), "South").to_numpy() == pytest.approx(wanted)
+
+
+def test_the_report_from_python_says_what_the_command_says(tmp_path):
+    frame, told = table(), {"seeds": 3, "rounds": 1, "n_jobs": 1, "progress": False}
+    found = report(frame, "site", "ill", **told)
+    runs = trials.run_all(tables(tmp_path, frame), **told)
+    assert repr(found).splitlines() == page.lines(runs, judging.judge(runs))
+    assert repr(found).endswith(found.advice)
+    by_site = {name: own.drop(columns="site").dropna(axis=1, how="all") for name, own in frame.groupby("site")}
+    assert repr(report(by_site, target="ill", **told)) == repr(found)
+    shown = Page(found.save(tmp_path / "report.html").read_text("utf8")).text
+    assert "write each site’s rows to one that is called as the site is" in shown
+    assert "hetfl train North.csv South.csv --target ill" in shown
+    for wrong, message in (
+        (lambda: report(frame, "site"), "target must be"),
+        (lambda: report(frame, target="ill"), "client must be"),
+        (lambda: report(by_site, "site", "ill"), "client is for one table"),
+        (lambda: report({"a": frame}, target="ill"), "has a column 'site'"),
+        (lambda: report({"a": frame.to_numpy()}, target="ill"), r"data\['a'\] must be a DataFrame"),
+    ):
+        with pytest.raises(HetflError, match=message):
+            wrong()
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------

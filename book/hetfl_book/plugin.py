@@ -50,7 +50,7 @@ def peers() -> Iterator[str]:
     """What ``hetfl bench --peers`` prints, line by line."""
     from hetfl_book.peers import table
 
-    return table.report()
+    return table.lines()
 
 
 @commands.command()

@@ -20,7 +20,7 @@ from hetfl_core import checks
 from hetfl_core.engine import layout
 from hetfl_core.engine.last_step import LastStep
 from hetfl_core.engine.layout import Engine
-from hetfl_core.engine.measures import Asked, check_measure
+from hetfl_core.engine.measures import check_measure, is_own
 from hetfl_core.engine.sides import check_participation
 from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import Federation, Spec, blocks
@@ -61,7 +61,7 @@ class RunOptions:
     checkpoint: str | Path | None = None
     progress: bool = True
     evaluate_every: int | Sequence[int] = 1
-    metric: Sequence[Asked] = ()
+    metric: Any = ()
     last_step: LastStep = "shared"
     validation: Federation | None = None
     stack_size: int | None = None
@@ -81,6 +81,8 @@ class RunOptions:
             checks.path("checkpoint", self.checkpoint)
         checks.flag("progress", self.progress)
         check_schedule(self.evaluate_every, self.rounds)
+        if isinstance(self.metric, str) or is_own(self.metric):
+            object.__setattr__(self, "metric", (self.metric,))
         checks.sequence("metric", self.metric)
         checks.choice("last_step", self.last_step, get_args(LastStep))
         if self.validation is not None:

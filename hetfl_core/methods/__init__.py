@@ -49,6 +49,23 @@ def _variants(family: type[Method]) -> Iterator[Method]:
 CATALOGUE: dict[str, Method] = {method.name: method for method in _variants(Method)}
 """Every method at its defaults, and its variants (`Method.variants`), by their names in tables and records."""
 
+
+def named(name: str) -> str | None:
+    """Key in `CATALOGUE` of a method's name, in any case: ``"FLIC-HL"``, or that of its class, ``"FLIC"``.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    str, optional
+        None where no method is called so.
+    """
+    classes = {type(method).__name__.lower(): key for key, method in reversed(CATALOGUE.items())}
+    return (classes | {key.lower(): key for key in CATALOGUE}).get(name.lower())
+
+
 __all__ = [
     "CATALOGUE",
     "FLIC",

@@ -96,7 +96,7 @@ def reading(options: Mapping[str, Any], classes: Sequence[Any], view: str) -> st
         Source code.
     """
     usual, prepare = Preparation(), options["prepare"]
-    own = {f.name: getattr(prepare, f.name) for f in fields(prepare)}
+    own = {f.name: getattr(prepare, f.name) for f in fields(prepare)} if prepare is not None else {}
     told = ", ".join(f"{k}={v!r}" for k, v in own.items() if v not in (getattr(usual, k), [], ()))
     defaults: dict[str, Any] = {"ignore": [], "group": None, "sep": ",", "decimal": ".", "encoding": "UTF-8"}
     given = {"label": options["target"], "classes": list(classes)}
@@ -131,7 +131,12 @@ def hurried(trials: Trials) -> tuple[str, int, int] | None:
 
 
 def render(
-    trials: Trials, found: Judgement, options: Mapping[str, Any], files: Sequence[str], arguments: Sequence[str]
+    trials: Trials,
+    found: Judgement,
+    options: Mapping[str, Any],
+    files: Sequence[str],
+    arguments: Sequence[str],
+    written: bool = True,
 ) -> str:
     """The page.
 
@@ -145,6 +150,8 @@ def render(
         Names of the files, for the commands.
     arguments : sequence of str
         Options that say how the tables are read, for the commands.
+    written : bool
+        Whether there are such files.
 
     Returns
     -------
@@ -205,6 +212,7 @@ def render(
         methods_file=deployed.source(trials.first) if deployed else "",
         deployed=deployed,
         files=files,
+        written=written,
         arguments=arguments,
         recommended=recommended,
         apart=next(way.apart for way in trials.ways if way.key == recommended),

@@ -40,19 +40,23 @@ class Tables:
     Parameters
     ----------
     files : tuple of str
-        One file, or one per site.
+        One file, or one per site; none where there is a `frame`.
     options : dict
-        As for `Federation.from_csv`.
+        As for `Federation.from_csv`, or `Federation.from_frame`.
+    frame : DataFrame, optional
+        All rows in one table.
     """
 
     files: tuple[str, ...]
     options: Mapping[str, Any]
+    frame: pd.DataFrame | None = None
 
     def federation(self, seed: int, test_size: float, least: int = 2) -> Federation:
         """The sites, so many at least, with the rows split by this seed."""
         of_a_column = self.options.get("client") is not None
-        files = self.files[0] if len(self.files) == 1 and of_a_column else [*self.files]
-        found = Federation.from_csv(files, seed=seed, test_size=test_size, name="tables", **self.options)
+        files: Any = self.files[0] if len(self.files) == 1 and of_a_column else [*self.files]
+        told: dict[str, Any] = {"seed": seed, "test_size": test_size, "name": "tables", **self.options}
+        found = Federation.from_csv(files, **told) if self.frame is None else Federation.from_frame(self.frame, **told)
         if len(found) < least:
             how = "" if of_a_column else ": --client COLUMN names the column that says whose a row is"
             raise WrongValue(f"there must be two sites at least, got only {found[0].name!r}{how}")

@@ -20,7 +20,7 @@ from hetfl_core import checks
 from hetfl_core.baselines import Alone
 from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
-from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method
+from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method, named
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.rng import numpy_stream
 from hetfl_core.views import columns_of_each, view_of
@@ -213,10 +213,8 @@ def _named(name: str, federation: Federation) -> list[Way]:
     """
     if name in WAYS:
         return [WAYS[name]]
-    known = {key.lower(): key for key in CATALOGUE}
-    if name.lower() not in known:
+    if (key := named(name)) is None:
         raise WrongValue(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
-    key = known[name.lower()]
     view, summary = _view_for(CATALOGUE[key], federation), CATALOGUE[key].summary
     if isinstance(CATALOGUE[key], Local):
         return [Way(key, f"Alone: {key}", view, summary)]

@@ -187,7 +187,7 @@ def own_line(name: str, clients: int, samples: int, count: int, repeats: int) ->
     return _line(name, f"{wall:.2f} / {cpu:.2f}", *floor, f"{cpu / alone['seconds']:.1f}", f"{mb:.0f}")
 
 
-def report(
+def lines(
     cases: Sequence[Case] = CASES,
     own: tuple[int, int, int] = (OWN_CLIENTS, OWN_SAMPLES, OWN_ROUNDS),
     repeats: int = REPEATS,
