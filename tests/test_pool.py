@@ -1,5 +1,6 @@
 """The processes of a run: the same bits from however many, and none is left, whatever happens."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -325,6 +326,7 @@ class Ending(FedAvg):
 
     def upload(self, params, received, data, memory):
         if elsewhere() and len(data.y) == min(client.n_train for client in CLIENTS):
+            faulthandler.disable()  # it is meant, and no news
             os.kill(os.getpid(), self.how)
         return super().upload(params, received, data, memory)
 
