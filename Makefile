@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab quick test nightly mutants values lint assignments address copies browser lock clean
+.PHONY: help book serve lab quick test nightly mutants values lint assignments address copies browser dist lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -83,6 +83,14 @@ address: $(READY)  ## after setting project.urls.Repository in pyproject.toml: w
 copies:  ## after 'make book', for who publishes it: put the notebooks that Colab opens onto a branch of the repository
 	$(PYTHON) book/_ext/hetfl_copies.py
 
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hetfl_core/_version.py)
+TAG ?= v$(VERSION)
+dist:  ## both distributions, each as sdist and wheel, in dist/, by the hatchling of PYTHON=.venv/bin/python
+	@test "$(TAG)" = "v$(VERSION)" || { echo "the tag $(TAG) is not of version $(VERSION)"; exit 1; }
+	rm -rf dist
+	$(PYTHON) -m hatchling build -d $(CURDIR)/dist
+	here=$$(command -v $(PYTHON)) && here=$$(realpath -s "$$here") && cd book && "$$here" -m hatchling build -d $(CURDIR)/dist
+
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 
 # On Linux the usual index has PyTorch with CUDA, gigabytes that nothing here needs: it comes from PyTorch's own index for
@@ -92,14 +100,14 @@ torch_for_processors = test "$$(uname -s)" != Linux || test -z "$(TORCH_INDEX)" 
   || $(PY) -m pip install --quiet --no-deps --retries 1 --timeout 10 -c constraints.txt --index-url "$(TORCH_INDEX)" torch 2>/dev/null \
   || echo "$(TORCH_INDEX) gave no PyTorch: the usual index will, with CUDA on Linux"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml book/pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer was found; name one with 'make PYTHON=/path/to/python ...'"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call system,python3-venv) \
 	  || { echo "this Python cannot make environments: on Debian and Ubuntu install 'python3-venv' and try again"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
 	@$(torch_for_processors)
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]' -e './book[pages]'
 	$(PY) -m ipykernel install --sys-prefix --name python3 >/dev/null
 	@touch $@
 
@@ -115,9 +123,9 @@ system = { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
   && echo "installing the system package(s) $(1) with apt-get" && apt-get -qq update </dev/null \
   && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(1) </dev/null >/dev/null; }
 
-lock:  ## pin constraints.txt anew to the newest versions that pyproject.toml allows
+lock:  ## pin constraints.txt anew to the newest versions that both pyproject.toml allow
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet -e '.[dev]'
+	.venv-lock/bin/python -m pip install --quiet -e '.[dev]' -e './book[pages]'
 	{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp
 	mv constraints.tmp constraints.txt && rm -rf .venv-lock
 

@@ -10,6 +10,8 @@ What stands here is fetched when it is first asked for: a command that needs no 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hetfl_core._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from hetfl_core import datasets as datasets
     from hetfl_core import methods as methods
@@ -17,13 +19,13 @@ if TYPE_CHECKING:
     from hetfl_core.engine.measures import scorer as scorer
     from hetfl_core.engine.newcomers import adapt as adapt
     from hetfl_core.engine.run import Run as Run
-    from hetfl_core.engine.simulation import simulate as simulate
-    from hetfl_core.engine.simulation import simulate_seeds as simulate_seeds
     from hetfl_core.engine.trained import Trained as Trained
     from hetfl_core.engine.trained import load_trained as load_trained
     from hetfl_core.federation import Client as Client
     from hetfl_core.federation import Federation as Federation
     from hetfl_core.federation import Spec as Spec
+    from hetfl_core.learners import simulate as simulate
+    from hetfl_core.learners import simulate_seeds as simulate_seeds
     from hetfl_core.partition import Partition as Partition
     from hetfl_core.preparation import Preparation as Preparation
     from hetfl_core.rng import stream as stream
@@ -34,7 +36,7 @@ _NAMES = {
     "engine.measures": ["scorer"],
     "engine.newcomers": ["adapt"],
     "engine.run": ["Run"],
-    "engine.simulation": ["simulate", "simulate_seeds"],
+    "learners": ["simulate", "simulate_seeds"],
     "engine.trained": ["Trained", "load_trained"],
     "federation": ["Client", "Federation", "Spec"],
     "partition": ["Partition"],
@@ -46,7 +48,6 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 """The module of each name that is not itself a module."""
 
 __all__ = sorted([*_HOMES, "datasets", "methods"])
-__version__ = "0.1.0"
 
 _ROOMS = ["baselines", "networks", "plots", "records"]
 """More rooms that open when they are first asked for; not those whose functions students write in assignments."""

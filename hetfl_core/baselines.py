@@ -4,7 +4,7 @@ The four that brain–computer interfaces are judged by, at the defaults of scik
 unless `Chosen` does so by cross-validation *within the training trials*. All of them see what the federated methods
 see, the vectors of a client. They are deterministic: with the same trials they give the same answers whatever the
 seed, but for the folds of `Chosen`. In an experiment the seed matters through the trials that it draws
-(`hetfl_core.datasets.fewer`). `run` gives a `Run` like `simulate` does, without rounds and without server.
+(`hetfl_core.datasets.fewer`). `hetfl_core.simulate` runs them as it runs methods, without rounds and without server.
 
 References
 ----------
@@ -21,26 +21,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hetfl_core import checks, keywords
+from hetfl_core import checks, scikit
 from hetfl_core.distances.tangent import exponential, pyriemann, recentring
 from hetfl_core.engine import evaluation, measures
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.measures import MEASURES, Asked, Score, check_measure
+from hetfl_core.engine.learner import Learner
+from hetfl_core.engine.measures import MEASURES, Score, check_measure
 from hetfl_core.engine.options import RunOptions
+from hetfl_core.engine.predictor import Answers
 from hetfl_core.engine.run import Run, columns
-from hetfl_core.federation import Client, Federation
+from hetfl_core.engine.trained import Trained, TrainedEstimators
+from hetfl_core.errors import WrongValue
+from hetfl_core.federation import Client, Federation, Spec
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import SOME, Checked, Limit, plain
 
-__all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
+__all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled"]
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
@@ -49,65 +54,99 @@ OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
 """Measures that mean something of probabilities alone, and nothing of what only puts samples in order."""
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What a fitted classifier says of vectors: called with them, it gives their labels.
-
-    Parameters
-    ----------
-    classes : ndarray of int
-        That it knows.
-    labels : callable
-    shares : callable, optional
-        Their probabilities, shape (n, number of classes); not every classifier tells such.
-    ranked : bool
-        Whether the shares only put samples in order, and are no probabilities.
-    """
-
-    classes: NDArray[Any]
-    labels: Predict
-    shares: Predict | None = None
-    ranked: bool = False
-
-    def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
-        return self.labels(x)
-
-
 Fit = tuple[dict[str, Answers], tuple[int, int]]
 """What answers for each client, by its name, and the bytes that were sent up and down for it."""
 
 
-# --- alone ----------------------------------------------------------------------------------------------------------
+class Baseline(Learner, Checked):
+    """What is fitted once, without rounds and without a server."""
 
-
-@dataclass(frozen=True)
-class Alone(Checked):
-    """A classifier that each client fits to its own training trials; nothing leaves it."""
-
-    deterministic: ClassVar[bool] = False
-    """Whether the seed changes nothing: runs on the same data are then one observation."""
+    @property
+    def deterministic(self) -> bool:
+        """Whether the seed changes nothing: runs on the same data are then one observation."""
+        return False
 
     @property
     def name(self) -> str:
         """The name used in the literature."""
         return type(self).__name__
 
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse a regression, where that is not taken, and clients on which it cannot be fitted."""
+        if specs[0].task != "classification":
+            raise WrongValue(f"{self.name} is a classical classifier and wants a classification, got a {specs[0].task}")
+
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """What is learned from a client, or asked of it: vectors as float64, shape (n, d), and labels, shape (n,)."""
         return _arrays(client, split)
 
     def fit_all(self, federation: Federation, seed: int) -> Fit:
-        """What answers for each client, by its name, and the bytes that were sent up and down for it: none."""
-        return {c.name: self.fit(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
+        """What answers for each client, by its name, and the bytes that were sent up and down for it."""
+        raise NotImplementedError(f"{type(self).__name__} must define fit_all()")
 
     def answered(self, federation: Federation, models: Mapping[str, Answers]) -> str:
-        """What runs with the same answers have in common, of one whose `deterministic` cannot be known; else empty."""
+        """Mark of runs with the same answers, where `deterministic` cannot be known before; else empty."""
         return ""
 
-    def check(self, federation: Federation) -> None:
-        """Refuse a regression."""
-        if federation.task != "classification":
-            raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
+    def run(self, federation: Federation, seed: int, options: RunOptions) -> Run:
+        """Fit it, and test it on each client.
+
+        Parameters
+        ----------
+        federation : Federation
+        seed : int
+            Of folds and of estimators that draw.
+        options : RunOptions
+            Of which only the metrics have a meaning here.
+
+        Returns
+        -------
+        Run
+            Its history has one row. `Pooled` sends up features and labels as they lie in the federation, and the model
+            down to each client.
+
+        Raises
+        ------
+        ValueError
+            For a regression, inputs that are not vectors, and vectors that a classifier cannot take or `recentring`
+            cannot move; naming the client. Also for a classifier that tells no probabilities, where metrics need them.
+        ImportError
+            Where `MDM` or `Pooled` lack pyRiemann.
+        """
+        checks.instance("federation", federation, Federation)
+        self.check(federation.specs())
+        beside, scores = check_measure(options.metric, federation.task)
+        if beside:
+            known = [*MEASURES[federation.task]]
+            raise WrongValue(f"metric must be one that a baseline has, of {known}, got {beside[0]!r}")
+        begin = time.perf_counter()
+        federation = federation.to(torch.float32)  # what the federated methods see
+        return run_of(federation, self, self.fit_all(federation, seed), seed, begin, scores)
+
+    def settings(self, specs: Sequence[Spec] = ()) -> Any:
+        """Plain form that records hold; an estimator is its class and parameters."""
+        return plain(self, other=lambda x: type(x).__name__)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of its fields."""
+        return [f.name for f in fields(self)]  # type: ignore[arg-type]
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """The same with other values of its fields."""
+        return replace(self, **settings)  # type: ignore[type-var]
+
+
+# --- alone ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alone(Baseline):
+    """A classifier that each client fits to its own training trials; nothing leaves it."""
+
+    def fit_all(self, federation: Federation, seed: int) -> Fit:
+        """What answers for each client, by its name, and the bytes that were sent up and down for it: none."""
+        return {c.name: self.learn(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
 
     def make(self) -> Any:
         """A scikit-learn estimator, not yet fitted."""
@@ -117,28 +156,149 @@ class Alone(Checked):
         """What the estimator is given for vectors of shape (n, d): by default the vectors."""
         return x
 
+    @property
+    def steps(self) -> tuple[Predict, ...]:
+        """What is done to vectors before they are asked about: `prepare`, where there is one."""
+        return () if type(self).prepare is Alone.prepare else (self.prepare,)
+
     def fitted(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Any:
         """The estimator, fitted to what it is given of the client `where`, with labels of two classes at least."""
         return self.make().fit(x, y)
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
-        """Learn from vectors, shape (n, d), and labels, shape (n,); `where` names the client.
+    def learn(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+        """What answers once it is fitted to vectors, shape (n, d), and labels, shape (n,); `where` names the client.
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
         if len(np.unique(y)) == 1:
-            return Answers(y[:1], lambda new: np.full(len(new), y[0]), lambda new: np.ones((len(new), 1)))
+            return Answers(always(y))
         try:
             model = self.fitted(self.prepare(x), y, where, seed)
         except (ValueError, np.linalg.LinAlgError) as error:
-            raise ValueError(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
-        tell = getattr(model, "predict_proba", None)
-        shares = None if tell is None else lambda new: tell(self.prepare(new))
-        return Answers(model.classes_, lambda new: model.predict(self.prepare(new)), shares)
+            who = f"client {where!r}: " if where else ""
+            raise WrongValue(f"{who}{self.name} cannot be fitted to {len(y)} vectors: {error}") from error
+        return Answers(model, before=self.steps)
 
 
 @dataclass(frozen=True)
-class LDA(Alone):
+class Classical(Alone):
+    """A baseline that is an estimator of scikit-learn, too: a step of its pipelines, or a classifier by itself.
+
+    As an estimator it has the usual `fit`, `predict` and `score`, `predict_proba` or `decision_function` where the
+    fitted classifier has them, and `get_params`, `set_params` and `clone`. What `fit` learns are attributes and no
+    settings: they are in no record, two baselines are equal whether fitted or not, and a clone has none of them. In a
+    run (`hetfl_core.simulate`) nothing is fitted in place.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (C,)
+        Labels that `fit` has seen, in order.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+        Names of the columns, where `fit` was given a table.
+    """
+
+    _estimator_type: ClassVar[str] = "classifier"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit the classifier to vectors.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+            Finite numbers; tangent vectors for `MDM`.
+        y : array_like, shape (n,)
+            Labels of any kind.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For vectors that the classifier does not take.
+        """
+        from sklearn.utils.multiclass import check_classification_targets
+        from sklearn.utils.validation import check_X_y
+
+        x, labels = check_X_y(X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        learnt = {"answers_": self.learn(x, codes), "classes_": classes, "n_features_in_": x.shape[1]}
+        for name, value in {**learnt, "feature_names_in_": scikit.column_names(X)}.items():
+            vars(self).pop(name, None)
+            if value is not None:
+                object.__setattr__(self, name, value)
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels of vectors, shape (n, d) → (n,)."""
+        x = self._vectors(X)
+        return np.asarray(self.classes_[self.answers_.labels(x)])  # type: ignore[attr-defined]
+
+    @property
+    def predict_proba(self) -> Callable[[Any], NDArray[Any]]:
+        """Class probabilities of vectors, shape (n, d) → (n, C), where the classifier tells them."""
+        return self._telling("predict_proba")
+
+    @property
+    def decision_function(self) -> Callable[[Any], NDArray[Any]]:
+        """Decision values of vectors, shape (n, d) → (n,), or (n, C), where the classifier has them."""
+        return self._telling("decision_function")
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy for vectors, shape (n, d), with labels, shape (n,)."""
+        return scikit.score("classifier", y, self.predict(X), sample_weight)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Settings by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings in place, as scikit-learn's searches do with a clone, once they are checked."""
+        for name, value in vars(replace(self, **params)).items():
+            object.__setattr__(self, name, value)
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        return replace(self)
+
+    def __sklearn_tags__(self) -> Any:
+        return scikit.tags("classifier")
+
+    def _telling(self, hook: str) -> Callable[[Any], NDArray[Any]]:
+        """A method of the fitted classifier that not every one has."""
+        answers: Answers | None = vars(self).get("answers_")
+        if answers is not None and not hasattr(answers.model, hook):
+            raise AttributeError(f"{self.name} has no {hook}")
+
+        def tell(X: Any) -> NDArray[Any]:
+            x = self._vectors(X)
+            return self.answers_.asked(hook, x)  # type: ignore[attr-defined,no-any-return]
+
+        tell.__name__ = hook  # by which scikit-learn knows it
+        return tell
+
+    def _vectors(self, X: Any) -> NDArray[Any]:
+        """Vectors as float64, of the columns that the classifier was fitted to."""
+        from sklearn.utils.validation import check_array, check_is_fitted
+
+        check_is_fitted(self, "answers_")
+        known, names = vars(self).get("feature_names_in_"), scikit.column_names(X)
+        if known is not None and names is not None and [*known] != [*names]:
+            wanted, got = checks.shown([*known]), checks.shown([*names])
+            raise WrongValue(f"{self.name}: X must have the columns {wanted}, in this order, got {got}")
+        x: NDArray[Any] = check_array(X, dtype=np.float64)
+        if x.shape[1] != vars(self)["n_features_in_"]:
+            wanted = vars(self)["n_features_in_"]
+            raise WrongValue(f"X has {x.shape[1]} features, but {self.name} is expecting {wanted} features as input")
+        return x
+
+
+@scikit.notable
+@dataclass(frozen=True)
+class LDA(Classical):
     """Linear discriminant analysis with the shrunk covariance of Ledoit and Wolf [1]_: no number to choose."""
 
     deterministic: ClassVar[bool] = True
@@ -150,8 +310,9 @@ class LDA(Alone):
         return LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class LR(Alone):
+class LR(Classical):
     """Logistic regression on standardised features, ridge penalty at its default (C = 1)."""
 
     deterministic: ClassVar[bool] = True
@@ -165,8 +326,9 @@ class LR(Alone):
         return make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class SVM(Alone):
+class SVM(Classical):
     """Support vector machine on standardised features, Gaussian kernel at its defaults (C = 1, γ = 1/d).
 
     Gaussian and not linear, for `LDA` and `LR` are linear already and the federated networks are not.
@@ -183,8 +345,9 @@ class SVM(Alone):
         return make_pipeline(StandardScaler(), SVC(kernel="rbf"))
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class MDM(Alone):
+class MDM(Classical):
     """Minimum distance to the Riemannian mean of each class [2]_, by pyRiemann.
 
     It wants covariances, clients hold tangent vectors: the exponential map at the identity makes of such a vector
@@ -209,8 +372,9 @@ class MDM(Alone):
         return exponential(x)
 
 
+@scikit.notable
 @dataclass(frozen=True)
-class Chosen(Alone):
+class Chosen(Classical):
     """The classifier that does best in a cross-validation on the client's own training trials.
 
     What a practitioner has who does not want to bet on one: the choice costs no look at the test trials.
@@ -231,9 +395,9 @@ class Chosen(Alone):
         """What it does."""
         return "Best by cross-validation"
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+    def learn(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
         """As the chosen one."""
-        return self.choose(x, y, where, seed).fit(x, y, where, seed)
+        return self.choose(x, y, where, seed).learn(x, y, where, seed)
 
     def choose(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Alone:
         """The one with the highest mean accuracy over the folds, which are drawn by the client's stream.
@@ -265,7 +429,7 @@ class Chosen(Alone):
             try:
                 scores.append(cross_val_score(one.make(), one.prepare(x), y, cv=folds).mean())
             except (ValueError, np.linalg.LinAlgError) as error:
-                raise ValueError(
+                raise WrongValue(
                     f"client {where!r}: {one.name} cannot be fitted to folds of {len(y)} vectors: {error}"
                 ) from error
         return self.among[int(np.argmax(np.nan_to_num(scores, nan=-1.0)))]
@@ -275,9 +439,9 @@ class Chosen(Alone):
 
 
 class _Centred(NamedTuple):
-    """A client's training vectors where they are comparable, and what moves others there."""
+    """A client's training vectors where they are comparable, and what moves others there, unless they stay."""
 
-    move: Predict
+    move: Predict | None
     x: NDArray[Any]
     y: NDArray[Any]
 
@@ -285,12 +449,12 @@ class _Centred(NamedTuple):
 def _centred(client: Client, stay: bool = False) -> _Centred:
     """At the mean of its training trials; or, if it is to stay, as it comes."""
     x, y = _arrays(client, "train")
-    move = (lambda new: new) if stay else recentring(x, client.name)
-    return _Centred(move, move(x), y)
+    move = None if stay else recentring(x, client.name)
+    return _Centred(move, x if move is None else move(x), y)
 
 
 @dataclass(frozen=True)
-class Pooled(Checked):
+class Pooled(Baseline):
     """One linear classifier on the trials of all clients whose vectors mean the same: what federation replaces.
 
     What makes subjects comparable is that each one's vectors are taken at its own mean [3]_. So each client's vectors,
@@ -325,9 +489,10 @@ class Pooled(Checked):
         """What is pooled."""
         return f"Pooled {self.of.name}"
 
-    def check(self, federation: Federation) -> None:
-        """Refuse a regression."""
-        Alone.check(self.of, federation)
+    @property
+    def way(self) -> Literal["one place"]:
+        """All trials lie in one place."""
+        return "one place"
 
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """As of what is pooled."""
@@ -342,33 +507,31 @@ class Pooled(Checked):
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
-        from sklearn.dummy import DummyClassifier
+        return self.of.make().fit(self.of.prepare(x), y) if len(np.unique(y)) > 1 else always(y)
 
-        estimator = self.of.make() if len(np.unique(y)) > 1 else DummyClassifier()
-        return estimator.fit(self.of.prepare(x), y)
-
-    def answer(self, model: Any, move: Predict = np.asarray) -> Answers:
+    def answer(self, model: Any, move: Predict | None = None) -> Answers:
         """What a model says of a client's vectors.
 
         Parameters
         ----------
         model : estimator
             As `fit` returns it.
-        move : callable
+        move : callable, optional
             What is done to the client's vectors before.
 
         Returns
         -------
         Answers
         """
-
-        def shares(x: NDArray[Any]) -> NDArray[Any]:
-            return np.asarray(model.predict_proba(self.of.prepare(move(x))))
-
-        return Answers(model.classes_, lambda x: model.classes_[shares(x).argmax(1)], shares)
+        before = (*([] if move is None else [move]), *self.of.steps)
+        return Answers(model, before, by_shares=True)
 
 
-Baseline = Alone | Pooled
+def always(y: NDArray[Any]) -> Any:
+    """A fitted classifier that says the only class among labels, shape (n,), of everything."""
+    from sklearn.dummy import DummyClassifier
+
+    return DummyClassifier().fit(np.zeros((len(y), 1)), y)
 
 
 def poolable(federation: Federation) -> list[list[Client]]:
@@ -397,7 +560,7 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Vectors as float64, shape (n, d), and labels."""
     x = getattr(client, f"x_{split}")
     if isinstance(x, Mapping) or x.dim() != 2:
-        raise ValueError(f"client {client.name!r}: a classical classifier wants vectors, shape (n, d)")
+        raise WrongValue(f"client {client.name!r}: a classical classifier wants vectors, shape (n, d)")
     return x.numpy().astype(np.float64), getattr(client, f"y_{split}").numpy()
 
 
@@ -405,67 +568,23 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 class Fitted(Run):
-    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing.
-
-    Only a network's outputs can be had again.
-    """
+    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing."""
 
     answered = ""
     """As `Alone.answered` has it."""
 
+    models: Mapping[str, Answers] = MappingProxyType({})
+    """What answers for each client, by its name."""
+
+    def trained(self) -> Trained:
+        """The fitted estimators without the data: they predict for new rows, and can be saved."""
+        names = [client.name for client in self.federation]
+        return TrainedEstimators.of_fitted(self, [self.models[name] for name in names])
+
     def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
-        raise NotImplementedError(f"{self.method.name} has no embedding, and what it fits is not kept; see per_client")
-
-
-@keywords.hinting(*RunOptions.names("measure"), where="baselines.run")
-def run(
-    federation: Federation, baseline: Baseline, *, seed: int = 0, measure: Sequence[Asked] = (), **options: Any
-) -> Run:
-    """Fit and test a baseline.
-
-    Parameters
-    ----------
-    federation : Federation
-        A classification of vectors.
-    baseline : Alone or Pooled
-    seed : int
-        Of the folds of `Chosen`; nothing else is random.
-    measure : sequence of str or callable
-        Measures of class probabilities, as for `simulate`; what it may look at beside them (``"own"`` …) is not here.
-    **options
-        Those of `simulate` that have no meaning here (``rounds``, ``participation`` …), so that baselines and methods
-        can be told the same; they are checked all the same.
-
-    Returns
-    -------
-    Run
-        Its history has one row. `Pooled` sends up features and labels as they lie in the federation, and the model
-        down to each client.
-
-    Raises
-    ------
-    ValueError
-        For a regression, inputs that are not vectors, and vectors that a classifier cannot take or `recentring` cannot
-        move; naming the client. Also for a classifier that tells no probabilities, where measures need them, and for
-        options that `simulate` would refuse.
-    TypeError
-        For options that `simulate` does not know.
-    ImportError
-        Where `MDM` or `Pooled` lack pyRiemann.
-    """
-    checks.instance("federation", federation, Federation)
-    checks.instance("baseline", baseline, Alone, Pooled, such_as="LDA()")
-    checks.seed(seed)
-    RunOptions(measure=measure, **options)
-    baseline.check(federation)
-    beside, scores = check_measure(measure, federation.task)
-    if beside:
-        raise ValueError(
-            f"measure must be one that a baseline has, of {[*MEASURES[federation.task]]}, got {beside[0]!r}"
+        raise NotImplementedError(
+            f"{self.method.name} has no embedding and no logits; what it has fitted predicts by run.trained()"
         )
-    begin = time.perf_counter()
-    federation = federation.to(torch.float32)  # what the federated methods see
-    return run_of(federation, baseline, baseline.fit_all(federation, seed), seed, begin, scores)
 
 
 def pool(baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()) -> Fit:
@@ -560,7 +679,8 @@ def run_of(
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main)).assign(**asked)
     run = Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
-    run.answered = baseline.answered(federation, models) if isinstance(baseline, Alone) else ""
+    run.models = models
+    run.answered = baseline.answered(federation, models)
     return run
 
 
@@ -576,7 +696,7 @@ def _scored(
             continue
         lacking = [name for name in scores if model.shares is None or (model.ranked and name in OF_PROBABILITIES)]
         if lacking:
-            raise ValueError(f"{baseline.name} tells no class probabilities, of which {', '.join(lacking)} is formed")
+            raise WrongValue(f"{baseline.name} tells no class probabilities, of which {', '.join(lacking)} is formed")
         told.append(np.zeros((len(x), federation.n_classes)))
         if len(x) and model.shares is not None:
             p = model.shares(x)

@@ -19,6 +19,7 @@ import torch
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods.base import Role
 from hetfl_core.methods.flic import FLIC
@@ -145,7 +146,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     """
     least = math.ceil(1 / PARTICIPATION)
     if small := [n for n in sizes if n < least]:
-        raise ValueError(f"sizes must be at least {least}, so that a client takes part in a round, got {small[0]}")
+        raise WrongValue(f"sizes must be at least {least}, so that a client takes part in a round, got {small[0]}")
     yield f"PyTorch {torch.__version__}, 1 thread (as `simulate` uses by default) of {usable_cores()} cores"
     yield "FLIC-HL on the noisy-features toy; clients have 20-300 samples, inputs 6-15 wide, k = 64, 20 classes."
     yield "Rounds: 10 % of the clients, 10 local epochs and 1 for α. The loop is measured up to "

@@ -1,8 +1,8 @@
 """Checks of arguments, where they enter the library: what came is named, with what was expected.
 
 A call that cannot be meant shall end here, and not in another library's error or in a wrong result. Messages begin with
-the argument's name, which a check of one value takes first. All raise `ValueError`, but for the types of arrays and
-objects (`TypeError`) and for columns that are not there (`KeyError`).
+the argument's name, which a check of one value takes first. All raise `WrongValue`, a ValueError, but for the types of
+arrays and objects (`WrongType`, a TypeError) and for columns that are not there (`UnknownName`, a KeyError).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_core.errors import UnknownName, WrongType, WrongValue
 from hetfl_core.keywords import meant, synonyms
 
 MOST_THREADS = max(64, os.cpu_count() or 1)
@@ -47,7 +48,7 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     """Check a whole number (Python's or NumPy's, no boolean), within bounds that are both included."""
     if _no_number(value, Integral) or (least is not None and value < least) or (most is not None and value > most):
         within = "" if least is None else f" of at least {least}" if most is None else f" in {least}…{most}"
-        raise ValueError(f"{name} must be a whole number{within}, got {shown(value)}")
+        raise WrongValue(f"{name} must be a whole number{within}, got {shown(value)}")
     return int(value)
 
 
@@ -60,7 +61,7 @@ def ints(least: int, **numbers: Any) -> None:
 def threads(name: str, value: Any) -> None:
     """Check a number of threads: at least 1, and no more than can be meant."""
     if integer(name, value, 1) > MOST_THREADS:
-        raise ValueError(f"{name} must be at most {MOST_THREADS}, got {value}")
+        raise WrongValue(f"{name} must be at most {MOST_THREADS}, got {value}")
 
 
 def seed(value: Any, name: str = "seed") -> int:
@@ -74,14 +75,14 @@ def seeds(value: Any, least: int = 1) -> list[int]:
         return list(range(integer("seeds", value, least)))
     found = [seed(one, "seeds") for one in sequence("seeds", value)]
     if len(found) < least or len(set(found)) < len(found):
-        raise ValueError(f"seeds must be at least {least}, each another one, got {shown(value)}")
+        raise WrongValue(f"seeds must be at least {least}, each another one, got {shown(value)}")
     return found
 
 
 def jobs(value: int | None) -> None:
     """Check a number of processes, as scikit-learn has it."""
     if value is not None and not integer("n_jobs", value):
-        raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
+        raise WrongValue("n_jobs must be a number of processes, or -1 for one a core, got 0")
 
 
 def number(
@@ -101,16 +102,16 @@ def number(
     right = right and least <= value <= most and (above is None or value > above)
     if not right:
         if not _no_number(value, Real) and not value > 0 and above == 0:
-            raise ValueError(f"{name} must be positive, got {shown(value)}")
+            raise WrongValue(f"{name} must be positive, got {shown(value)}")
         if not _no_number(value, Real) and not value >= 0 and least == 0:
-            raise ValueError(f"{name} must not be negative, got {shown(value)}")
+            raise WrongValue(f"{name} must not be negative, got {shown(value)}")
         bounds = [
             f"greater than {above:g}" if above is not None else f"of at least {least:g}" if least > -math.inf else "",
             f"of at most {most:g}" if most < math.inf else "",
         ]
         kind = "a number" if infinite else "a finite number"
         wanted = " ".join([kind, " and ".join(bound for bound in bounds if bound)]).strip()
-        raise ValueError(f"{name} must be {wanted}, got {shown(value)}")
+        raise WrongValue(f"{name} must be {wanted}, got {shown(value)}")
     return float(value)
 
 
@@ -118,14 +119,14 @@ def fraction(name: str, value: Any, interval: str = "(0, 1]") -> float:
     """Check a number in [0, 1], (0, 1], [0, 1) or (0, 1), as `interval` says."""
     within = not _no_number(value, Real) and 0 <= value <= 1
     if not within or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
-        raise ValueError(f"{name} must lie in {interval}, got {shown(value)}")
+        raise WrongValue(f"{name} must lie in {interval}, got {shown(value)}")
     return float(value)
 
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     """Check that a value is one of several words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(
+        raise WrongValue(
             f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}{meant(value, allowed)}"
         )
     return value
@@ -147,7 +148,7 @@ def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
 def flag(name: str, value: Any) -> bool:
     """Check a truth value, True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, got {shown(value)}")
+        raise WrongValue(f"{name} must be True or False, got {shown(value)}")
     return bool(value)
 
 
@@ -159,7 +160,7 @@ def _is_pair(value: Any, kind: type) -> bool:
 def int_range(name: str, value: Any, least: int) -> tuple[int, int]:
     """Check the smallest and the largest of a range of whole numbers."""
     if not _is_pair(value, Integral) or not least <= value[0] <= value[1]:
-        raise ValueError(
+        raise WrongValue(
             f"{name} must be (smallest, largest), whole numbers with {least} <= smallest <= largest, got {shown(value)}"
         )
     return int(value[0]), int(value[1])
@@ -168,7 +169,7 @@ def int_range(name: str, value: Any, least: int) -> tuple[int, int]:
 def frequency_band(name: str, value: Any) -> None:
     """Check a band of two frequencies in Hz, the lower first."""
     if not _is_pair(value, Real) or not 0 <= value[0] < value[1] < math.inf:
-        raise ValueError(f"{name} must be two frequencies in Hz, the lower first, got {shown(value)}")
+        raise WrongValue(f"{name} must be two frequencies in Hz, the lower first, got {shown(value)}")
 
 
 def instance(name: str, value: Any, *kinds: type, such_as: str = "") -> None:
@@ -180,7 +181,7 @@ def instance(name: str, value: Any, *kinds: type, such_as: str = "") -> None:
         wanted = " or ".join(kind.__name__ for kind in kinds) + f", such as {such_as}" * bool(such_as)
         bare = " (without brackets)" if isinstance(value, type) and issubclass(value, kinds) else ""
         article = "an" if wanted[0] in "AEIOU" else "a"
-        raise TypeError(f"{name} must be {article} {wanted}, got {shown(value)} of type {type(value).__name__}{bare}")
+        raise WrongType(f"{name} must be {article} {wanted}, got {shown(value)} of type {type(value).__name__}{bare}")
 
 
 def sequence(name: str, value: Any) -> list[Any]:
@@ -188,7 +189,7 @@ def sequence(name: str, value: Any) -> list[Any]:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         with suppress(TypeError):  # arrays of no axis call themselves iterable
             return list(value)
-    raise TypeError(f"{name} must be a sequence, got {shown(value)} of type {type(value).__name__}")
+    raise WrongType(f"{name} must be a sequence, got {shown(value)} of type {type(value).__name__}")
 
 
 def dense(name: str, value: Any) -> Any:
@@ -209,13 +210,13 @@ def array(name: str, value: Any) -> np.ndarray:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{name} must be an array, in which all rows have one length: {error}") from error
+        raise WrongValue(f"{name} must be an array, in which all rows have one length: {error}") from error
 
 
 def nonempty_str(name: str, value: Any) -> None:
     """Check a text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a text that is not empty, got {shown(value)}")
+        raise WrongValue(f"{name} must be a text that is not empty, got {shown(value)}")
 
 
 def nonempty_strs(**named: Any) -> None:
@@ -235,14 +236,14 @@ def names(name: str, value: Any) -> list[str]:
 def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     """Check a dict, or what is like one."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a mapping, got {shown(value)} of type {type(value).__name__}")
+        raise WrongType(f"{name} must be a mapping, got {shown(value)} of type {type(value).__name__}")
     return value
 
 
 def path(name: str, value: Any) -> Path:
     """Check a path, or the text of one."""
     if not isinstance(value, str | os.PathLike) or value == "":
-        raise TypeError(f"{name} must be a path, got {shown(value)} of type {type(value).__name__}")
+        raise WrongType(f"{name} must be a path, got {shown(value)} of type {type(value).__name__}")
     return Path(value)
 
 
@@ -256,7 +257,7 @@ def floats(name: str, value: Any, axes: int | None = None, *, gaps: bool = False
     if not right or not (gaps or np.isfinite(found).all()):
         shape = "" if axes is None else f" of {axes} {'axis' if axes == 1 else 'axes'}"
         kind = "numbers" if gaps else "finite numbers"
-        raise ValueError(f"{name} must be {kind}{shape}{', at least one' * least}, got {shown(value)}")
+        raise WrongValue(f"{name} must be {kind}{shape}{', at least one' * least}, got {shown(value)}")
     return found.astype(float)
 
 
@@ -267,13 +268,15 @@ def frame(name: str, value: Any, *columns: Any) -> None:
     instance(name, value, pd.DataFrame)
     missing = [column for column in columns if column not in value.columns]
     if missing:
-        raise KeyError(f"{name} must have the columns {list(columns)}, lacks {missing} and has {list(value.columns)}")
+        raise UnknownName(
+            f"{name} must have the columns {list(columns)}, lacks {missing} and has {list(value.columns)}"
+        )
 
 
 def unmasked(name: str, value: Any) -> None:
     """Check an array of which nothing is masked: NumPy's conversions drop masks without a word."""
     if np.ma.isMaskedArray(value) and np.ma.count_masked(value):
-        raise ValueError(
+        raise WrongValue(
             f"{name} must not be masked, got {np.ma.count_masked(value)} masked entries of {value.size}: "
             "leave these samples out"
         )
@@ -284,14 +287,14 @@ def tensors(**named: Any) -> None:
     for name, value in named.items():
         instance(name, value, Tensor)
         if not value.is_floating_point():
-            raise TypeError(f"{name} must hold floating-point numbers, got dtype {value.dtype}")
+            raise WrongType(f"{name} must hold floating-point numbers, got dtype {value.dtype}")
 
 
 def same_dtype(**named: Tensor) -> None:
     """Check that tensors are of one type."""
     if len({t.dtype for t in named.values()}) > 1:
         found = ", ".join(f"{name} of {t.dtype}" for name, t in named.items())
-        raise TypeError(f"{' and '.join(named)} must have one dtype, got {found}")
+        raise WrongType(f"{' and '.join(named)} must have one dtype, got {found}")
 
 
 def broadcastable(**shapes: Sequence[int]) -> None:
@@ -300,7 +303,7 @@ def broadcastable(**shapes: Sequence[int]) -> None:
         np.broadcast_shapes(*(tuple(shape) for shape in shapes.values()))
     except ValueError as error:
         found = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise ValueError(f"leading axes must broadcast, got {found}") from error
+        raise WrongValue(f"leading axes must broadcast, got {found}") from error
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
@@ -335,7 +338,7 @@ def memory(n_bytes: float, **sizes: Any) -> None:
     free = available_memory()
     if n_bytes > free:
         asked = ", ".join(f"{name}={shown(value)}" for name, value in sizes.items())
-        raise ValueError(
+        raise WrongValue(
             f"{asked} would need {min(n_bytes, 1e300) / 2**30:,.3g} GiB of memory or more, "
             f"of which {free / 2**30:,.3g} GiB are free: choose less"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import importlib
 import inspect
 import os
@@ -17,16 +16,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.exceptions import NoSuchOption
+from click.exceptions import NoSuchOption, UsageError
 
 from hetfl_core import cli_tables, keywords, numerics
+from hetfl_core._version import __version__
 from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped, pair
 from hetfl_core.deployment.commands import app as deploy_app
-from hetfl_core.plugins import data_sets, folders, plugins
+from hetfl_core.errors import HetflError, NotInstalled, UnknownName, WrongType, WrongValue
+from hetfl_core.plugins import data_sets, plugins
 
 
 class _Commands(typer.core.TyperGroup):
     """Commands that say, when they are stopped by Ctrl-C, how to go on, and what is meant by another's option."""
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if "Did you mean" in error.message and hasattr(error, "possibilities"):
+                error.possibilities = None  # Typer has said so, and newer versions of click would once more
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -56,40 +65,23 @@ app.add_typer(deploy_app, name="deploy")
 def main() -> None:
     """Run the command line; what it was asked wrongly is one message, a fault of its own keeps its traceback.
 
+    A message is what was raised as a `HetflError`, or the system's refusal of a file or a connection.
+
     With the environment variable HETFL_DEBUG set to anything but 0, every error shows its traceback.
     """
     numerics.hold(True if "--fastest" in sys.argv[1:] else None)  # here, before anything imports torch
     numerics.keep_freed_memory()
     try:
         app()
-    except Exception as error:
-        if os.environ.get("HETFL_DEBUG", "0") not in ("", "0") or not is_message(error):
+    except (HetflError, OSError) as error:
+        if os.environ.get("HETFL_DEBUG", "0") not in ("", "0"):
             raise
-        sys.exit(f"hetfl: {error.args[0] if isinstance(error, KeyError) else error}")
-
-
-def is_message(error: BaseException) -> bool:
-    """Whether an error was written for the user: a ``raise`` of this package, or the system's refusal of a file.
-
-    The same kinds of error also come out of faults, of this package (a key that a dictionary lacks) or of others (two
-    shapes that do not fit). There, no statement of ours says ``raise``, and the traceback is what helps.
-    """
-    if isinstance(error, OSError) and error.filename is not None:
-        return True
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    if at is None or isinstance(error, AssertionError):
-        return False
-    code = at.tb_frame.f_code
-    ours = any(Path(code.co_filename).is_relative_to(folder) for folder in folders())
-    return ours and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
+        sys.exit(f"hetfl: {error}")
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        ours = importlib.import_module("hetfl_core").__version__
-        print(f"hetfl-core {ours}, Python {platform.python_version()}, torch {metadata.version('torch')}")
+        print(f"hetfl-core {__version__}, Python {platform.python_version()}, torch {metadata.version('torch')}")
         raise typer.Exit
 
 
@@ -145,10 +137,10 @@ def _described(name: str, names: list[str]) -> list[str]:
     return [method.summary, "--set:", *(f"  {each}={getattr(method, each)!r}" for each in _settable(method))]
 
 
-def _unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> KeyError:
+def _unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> UnknownName:
     from hetfl_core.checks import unknown
 
-    return KeyError(unknown(kind, name, known, see))
+    return UnknownName(unknown(kind, name, known, see))
 
 
 def _settable(method: Any) -> list[str]:
@@ -264,7 +256,7 @@ def _imported(path: str) -> Any:
     """
     module_name, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
-        raise ValueError(f"a method of your own must look like package.module:Name, got {path!r}")
+        raise WrongValue(f"a method of your own must look like package.module:Name, got {path!r}")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -272,13 +264,13 @@ def _imported(path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise ImportError(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
+        raise NotInstalled(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
     if not hasattr(module, attribute):
         methods = [name for name, thing in vars(module).items() if _is_method(thing)]
         raise _unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"])
     found = getattr(module, attribute)
     if not _is_method(found):
-        raise TypeError(f"{path} must be a subclass of hetfl_core.methods.Method or one made from it, got {found!r}")
+        raise WrongType(f"{path} must be a subclass of hetfl_core.methods.Method or one made from it, got {found!r}")
     return found() if isinstance(found, type) else found
 
 
@@ -298,10 +290,10 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
         inspect.signature(known[name]).bind(**changes)
         return known[name](**changes)
     except (TypeError, ValueError) as error:
-        if not (changes or is_message(error)):
+        if not (changes or isinstance(error, HetflError)):
             raise
         given = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "its defaults"
-        raise ValueError(f"data set {name} cannot be made with {given}: {error}") from error
+        raise WrongValue(f"data set {name} cannot be made with {given}: {error}") from error
 
 
 def _resumption(checkpoint: Path | None) -> str:
@@ -335,7 +327,7 @@ def run_(
     """Run a method on a data set and print a table."""
     from hetfl_core import records
     from hetfl_core.engine.options import choose_device
-    from hetfl_core.engine.simulation import simulate
+    from hetfl_core.learners import simulate
 
     chosen = _method(method, _settings(set_))
     choose_device(device)
@@ -380,7 +372,7 @@ def predict(
     one = model.server if client == "server" and client not in model.clients else model.client(client)
     found = one.predict(frame).to_frame()
     if one.spec.task == "classification":
-        found = found.join(one.predict_proba(frame).rename(columns=str).add_prefix("p "))
+        found = found.join(one.probabilities(frame).rename(columns=str).add_prefix("p "))
     if out is None:
         print(found.to_string(float_format=lambda v: f"{v:.4g}"))
     else:
@@ -400,12 +392,12 @@ def bench(
     if peers:
         reports = [plugin.peers for plugin in plugins() if hasattr(plugin, "peers")]
         if not reports:
-            raise ValueError("--peers needs a plugin that knows other libraries, as the book's package does")
+            raise WrongValue("--peers needs a plugin that knows other libraries, as the book's package does")
         for line in chain.from_iterable(report() for report in reports):
             print(line, flush=True)
         return
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", sizes):
-        raise ValueError(f"sizes must look like 10,100,1000, got {sizes!r}")
+        raise WrongValue(f"sizes must look like 10,100,1000, got {sizes!r}")
     for line in benchmark.report(tuple(map(int, sizes.split(","))), loop_up_to):
         print(line, flush=True)
 

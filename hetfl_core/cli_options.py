@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.files import unwritable
 
 Fastest = Annotated[
@@ -40,7 +41,7 @@ def pair(text: str) -> tuple[str, str]:
     """
     name, sign, value = text.partition("=")
     if not name or not sign:
-        raise ValueError(f"a setting must look like name=value, got {text!r}")
+        raise WrongValue(f"a setting must look like name=value, got {text!r}")
     return name, value
 
 
@@ -53,7 +54,7 @@ def check_folder(folder: Path) -> None:
         Where they cannot.
     """
     if why := unwritable(folder):
-        raise ValueError(f"out needs a folder that can be written to, got {folder} ({why})")
+        raise WrongValue(f"out needs a folder that can be written to, got {folder} ({why})")
 
 
 def check_file(out: Path) -> None:
@@ -65,5 +66,5 @@ def check_file(out: Path) -> None:
         For a folder, and where no file can be made.
     """
     if out.is_dir():
-        raise ValueError(f"out must be a file, got the folder {out}")
+        raise WrongValue(f"out must be a file, got the folder {out}")
     check_folder(out.parent)

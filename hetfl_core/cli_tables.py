@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hetfl_core.cli_options import Workers, check_file, check_folder
+from hetfl_core.errors import WrongValue
 
 Files = Annotated[list[Path], typer.Argument(help="CSV files: one per site, or one with a column for the site.")]
 Target = Annotated[str, typer.Option(help="Column that is to be predicted.")]
@@ -32,7 +33,7 @@ def compare_(
     target: Target,
     client: Client = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this HTML file.")] = None,
-    measure: Annotated[
+    metric: Annotated[
         str, typer.Option(help="auc, balanced_accuracy, accuracy, f1, log_loss or brier: what ways are compared by.")
     ] = "auc",
     methods: Annotated[
@@ -67,7 +68,7 @@ def compare_(
     given["prepare"] = _preparation(gaps, categories, absent_above, missing, decimal)
     tables = trials.Tables(tuple(map(str, files)), given)
     found = trials.run_all(
-        tables, _words(methods) or None, seeds=seeds, rounds=rounds, test_size=test_size, measure=measure, n_jobs=jobs
+        tables, _words(methods) or None, seeds=seeds, rounds=rounds, test_size=test_size, metric=metric, n_jobs=jobs
     )
     judged = judging.judge(found)
     print("\n".join(page.lines(found, judged)))
@@ -143,7 +144,7 @@ def _marks(given: Sequence[str], decimal: str) -> Any:
     if not any(sign for _, sign, _ in pairs):
         return values
     if not all(column and sign for column, sign, _ in pairs):
-        raise ValueError(f"missing must be values, or all of the form column=value, got {list(given)}")
+        raise WrongValue(f"missing must be values, or all of the form column=value, got {list(given)}")
     return {name: [v for (column, _, _), v in zip(pairs, values) if column == name] for name, _, _ in pairs}
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks, columns
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.inputs import Inputs, blocks, by_block, map_blocks, shape_text
 from hetfl_core.settings import Hinting
 
@@ -147,7 +148,7 @@ class Client(Hinting):
         if self.groups is not None:
             given = checks.sequence(f"client {self.name!r}: groups", self.groups)
             if len(given) != len(made["y_train"]):
-                raise ValueError(
+                raise WrongValue(
                     f"client {self.name!r}: groups must say whose each of the {len(made['y_train'])} training rows is, "
                     f"got {len(given)}"
                 )
@@ -158,7 +159,7 @@ class Client(Hinting):
         for block, own in by_block(names).items():
             x = self.x_train[block] if isinstance(self.x_train, Mapping) else self.x_train
             if own is not None and len(own) != x.shape[1]:
-                raise ValueError(
+                raise WrongValue(
                     f"client {self.name!r}: features must name the {x.shape[1]} features of x_train"
                     f"{f' in block {block!r}' if block else ''}, got {len(own)} names {checks.shown(list(own))}"
                 )
@@ -174,7 +175,7 @@ class Client(Hinting):
             if len(tables) != 1 or len(kinds) != 2 or told.get(block) is not None:
                 continue
             (array,) = kinds.keys() - {*tables}
-            raise ValueError(
+            raise WrongValue(
                 f"client {self.name!r}: {array}{f' of block {block!r}' if block else ''} must be a table "
                 f"(pandas.DataFrame), as {tables[0]} is, got a {kinds[array].__name__}, which does not say which of "
                 "its columns is which"
@@ -187,9 +188,9 @@ class Client(Hinting):
             return _names_of(self.x_train, self.features, where)
         given = {} if self.features is None else checks.mapping(where, self.features)
         if not self.x_train:
-            raise ValueError(f"client {self.name!r}: x_train must hold at least one block, got {{}}")
+            raise WrongValue(f"client {self.name!r}: x_train must hold at least one block, got {{}}")
         if unknown := [block for block in given if block not in self.x_train]:
-            raise ValueError(f"{where} must be named for blocks among {list(self.x_train)}, got {unknown[0]!r}")
+            raise WrongValue(f"{where} must be named for blocks among {list(self.x_train)}, got {unknown[0]!r}")
         return {
             block: _names_of(x, given.get(block), f"{where} of block {block!r}") for block, x in self.x_train.items()
         }
@@ -206,9 +207,9 @@ class Client(Hinting):
         value, where = getattr(self, argument), f"client {self.name!r}: {argument}"
         y = _tensor(value, where)
         if y.dim() != 1:
-            raise ValueError(f"{where} must have shape (n,), got {tuple(y.shape)}")
+            raise WrongValue(f"{where} must have shape (n,), got {tuple(y.shape)}")
         if y.is_complex():
-            raise TypeError(_no_complex(where, y))
+            raise WrongType(_no_complex(where, y))
         return y if y.is_floating_point() else y.to(torch.int64)
 
     def for_task(self, task: Kind) -> Client:
@@ -282,7 +283,7 @@ class Client(Hinting):
         elif wanted:
             made = numbers_by_name(frame, wanted, f"client {self.name!r}")
         else:
-            raise ValueError(f"client {self.name!r}: features must have names, by which rows of a table are found")
+            raise WrongValue(f"client {self.name!r}: features must have names, by which rows of a table are found")
         if self.features is None:
             return torch.tensor(made.to_numpy(float), dtype=self.x_train.dtype)
 
@@ -346,16 +347,16 @@ def _names_of(x: Any, given: Any, where: str) -> tuple[str, ...] | None:
     if names is None:
         return None
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise TypeError(f"{where} must be texts, got {checks.shown(wrong[0])} of type {type(wrong[0]).__name__}")
+        raise WrongType(f"{where} must be texts, got {checks.shown(wrong[0])} of type {type(wrong[0]).__name__}")
     if nameless := [name for name in names if INDEX.fullmatch(name)]:
-        raise ValueError(
+        raise WrongValue(
             f"{where}: column {nameless[0]!r} has no name of its own, as the index of a table that was written with "
             "it: leave it out (to_csv(index=False), read_csv(index_col=0)), or name it if it is a feature"
         )
     if len(set(names)) < len(names):
-        raise ValueError(f"{where} must have different names, got {max(names, key=names.count)!r} twice")
+        raise WrongValue(f"{where} must have different names, got {max(names, key=names.count)!r} twice")
     if found not in (None, names):
-        raise ValueError(
+        raise WrongValue(
             f"{where} must be the columns {checks.shown(found)} of the table, got {checks.shown(names)}; leave them "
             "out, or rename the columns"
         )
@@ -422,7 +423,7 @@ def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
                 differ = f"{first!r} has {checks.shown(list(expected))}, {name!r} has {checks.shown(list(names))}"
             some = len(here) < len(names) and not block
             common = " or keep to those that all have (Federation.of_common_features)" * some
-            raise ValueError(
+            raise WrongValue(
                 f"{what}, so all clients must have the same features in the same order, but {differ}. Use a method "
                 f"that keeps φ local (Local, HetFedRep, FLIC){common}."
             )
@@ -473,13 +474,13 @@ def numbers_by_name(frame: Any, names: Sequence[str], where: str) -> pd.DataFram
     checks.instance("frame", frame, pd.DataFrame)
     table = frame.rename(columns=str)
     if lost := [name for name in names if name not in table.columns]:
-        raise ValueError(
+        raise WrongValue(
             f"{where}: the table must have the columns {checks.shown([*names])}, lacks {checks.shown(lost)}"
         )
     table = columns.table(table[[*names]], f"{where}: ")
     for name in names:
         if not pd.api.types.is_numeric_dtype(table[name]) or table[name].isna().any():
-            raise ValueError(f"{where}: column {name!r} must hold numbers, without gaps, in all {len(table)} rows")
+            raise WrongValue(f"{where}: column {name!r} must hold numbers, without gaps, in all {len(table)} rows")
     return table
 
 
@@ -492,15 +493,15 @@ def _input(value: Any, names: tuple[str, ...] | None, where: str) -> Tensor:
         given = [str(name) for name in value.columns]
         if sorted(given) != sorted(names):
             lacks, more = sorted({*names} - {*given}), sorted({*given} - {*names})
-            raise ValueError(f"{where} must have the columns of x_train, lacks {lacks} and has {more} that it has not")
+            raise WrongValue(f"{where} must have the columns of x_train, lacks {lacks} and has {more} that it has not")
         value = value.iloc[:, [given.index(name) for name in names]]
     if isinstance(value, pd.DataFrame):
         value = columns.only_numbers(value, f"{where}: ")
     x = _tensor(value, where)
     if x.dim() < 2:
-        raise ValueError(f"{where} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}")
+        raise WrongValue(f"{where} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}")
     if x.is_complex():
-        raise TypeError(_no_complex(where, x))
+        raise WrongType(_no_complex(where, x))
     return x if x.is_floating_point() else x.to(torch.float32)
 
 
@@ -520,13 +521,13 @@ def _tensor(value: Any, where: str) -> Tensor:
     try:
         array = np.array(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{where} must be an array in which all samples have one shape: {error}") from error
+        raise WrongValue(f"{where} must be an array in which all samples have one shape: {error}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     try:
         return torch.from_numpy(array)
     except TypeError as error:
         kinds = sorted({type(entry).__name__ for entry in array.ravel().tolist()})
-        raise TypeError(
+        raise WrongType(
             f"{where} must hold numbers that torch knows, got dtype {array.dtype} with entries of type "
             f"{', '.join(kinds)}; encode categories as whole numbers, and leave out what is missing"
         ) from error
@@ -534,13 +535,13 @@ def _tensor(value: Any, where: str) -> Tensor:
 
 def _for_task(task: Kind, y: Tensor, where: str) -> Tensor:
     """Labels as integers, or the targets of a regression as floating-point numbers."""
-    kind, wanted = (ValueError, "be finite") if task == "regression" else (TypeError, "hold whole numbers")
+    kind, wanted = (WrongValue, "be finite") if task == "regression" else (WrongType, "hold whole numbers")
     if bad := int((~torch.isfinite(y)).sum()):
         raise kind(f"{where} must {wanted}, got {bad} values that are NaN or infinite")
     if task == "regression":
         return y if y.is_floating_point() else y.to(torch.float32)
     if y.is_floating_point() and not bool((y == y.round()).all()):
-        raise TypeError(
+        raise WrongType(
             f"{where} must hold whole numbers, got dtype {y.dtype}; "
             'a federation with real targets needs task="regression"'
         )
@@ -570,7 +571,7 @@ def to_dtype(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
         return t
     cast = t.to(dtype)
     if not bool(cast.isfinite().all()):
-        raise ValueError(
+        raise WrongValue(
             f"{where} must lie in the range of {dtype}, ±{torch.finfo(dtype).max:.3g}, got values up to "
             f"{float(t.abs().max()):.3g} in size: scale them down, or use a dtype of wider range"
         )
@@ -587,20 +588,20 @@ def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> No
     """
     where = f"client {client.name!r}"
     if client.n_train == 0:
-        raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
+        raise WrongValue(f"{where}: x_train must hold at least one sample, got an empty training set")
     for part in parts:
         x, y = getattr(client, f"x_{part}"), getattr(client, f"y_{part}")
         for rows in blocks(x):
             if len(rows) != len(y):
-                raise ValueError(
+                raise WrongValue(
                     f"{where}: x_{part} and y_{part} must have the same length, got {len(rows)} and {len(y)}"
                 )
             bad = int((~torch.isfinite(rows)).sum())
             if bad:
-                raise ValueError(f"{where}: x_{part} must be finite, got {bad} values that are NaN or infinite")
+                raise WrongValue(f"{where}: x_{part} must be finite, got {bad} values that are NaN or infinite")
     test_shapes = map_blocks(lambda x: tuple(x.shape[1:]), client.x_test)
     if test_shapes != client.shapes:
-        raise ValueError(
+        raise WrongValue(
             f"{where}: x_test must have the sample shape of x_train, expected {shape_text(client.shapes)}, "
             f"got {shape_text(test_shapes)}"
         )
@@ -617,7 +618,7 @@ def check_labels(client: Client, n_classes: int, parts: Sequence[str] = ("train"
     for part in parts:
         y = getattr(client, f"y_{part}")
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):
-            raise ValueError(
+            raise WrongValue(
                 f"client {client.name!r}: y_{part} must lie in 0…{n_classes - 1}, got labels from {int(y.min())} to "
                 f"{int(y.max())}"
             )

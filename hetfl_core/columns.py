@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core.errors import WrongType, WrongValue
+
 AS_THEY_ARE = (pd.CategoricalDtype, pd.PeriodDtype, pd.IntervalDtype)
 """Types of pandas that are neither numbers nor texts."""
 
@@ -49,7 +51,7 @@ def plain(values: pd.Series, where: str) -> pd.Series:
     if isinstance(dtype, pd.SparseDtype):
         return plain(values.sparse.to_dense(), where)
     if dtype.kind == "c":
-        raise ValueError(_no_complex(where, f"dtype {dtype}"))
+        raise WrongValue(_no_complex(where, f"dtype {dtype}"))
     if isinstance(dtype, AS_THEY_ARE) or dtype.kind in "mM" or (isinstance(dtype, np.dtype) and dtype.kind in "biuf"):
         return values
     if dtype.kind in "biuf":
@@ -62,7 +64,7 @@ def plain(values: pd.Series, where: str) -> pd.Series:
     entries = values.astype(object)
     kinds = {type(value) for value in entries}
     if any(issubclass(kind, complex | np.complexfloating) for kind in kinds):
-        raise ValueError(_no_complex(where, "complex ones among them"))
+        raise WrongValue(_no_complex(where, "complex ones among them"))
     if not any(issubclass(kind, Decimal | Fraction | type(pd.NA)) for kind in kinds):
         return values
     made = [_plain_entry(value, where) for value in entries]
@@ -79,7 +81,7 @@ def _plain_entry(value: Any, where: str) -> Any:
     try:
         return float(value) if isinstance(value, Decimal | Fraction) else value
     except (OverflowError, ValueError) as error:
-        raise ValueError(f"{where} must hold finite numbers: {error}") from error
+        raise WrongValue(f"{where} must hold finite numbers: {error}") from error
 
 
 def numbers(values: pd.Series) -> pd.Series:
@@ -132,7 +134,7 @@ def of_numbers(values: pd.Series, where: str) -> pd.Series:
     try:
         return numbers(plain(values, where))
     except ValueError as error:
-        raise TypeError(str(error)) from error
+        raise WrongType(str(error)) from error
 
 
 def only_numbers(frame: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -146,11 +148,11 @@ def only_numbers(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     try:
         made = table(frame, where)
     except ValueError as error:
-        raise TypeError(str(error)) from error
+        raise WrongType(str(error)) from error
     for column, values in made.items():
         if not pd.api.types.is_numeric_dtype(values.dtype):
             what = "dates or times" if is_of_time(values) else f"dtype {values.dtype}"
-            raise TypeError(
+            raise WrongType(
                 f"{where}column {column!r} must hold numbers, got {what}; encode categories as whole numbers, and "
                 "leave out what is missing"
             )

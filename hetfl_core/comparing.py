@@ -7,7 +7,8 @@ import math
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 from warnings import catch_warnings, warn_explicit
@@ -16,17 +17,15 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from hetfl_core import baselines, checks, keywords, splits
+from hetfl_core import checks, keywords, splits
 from hetfl_core.clients import Client, Kind, altered
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.measures import MEASURES, Function, Score, check_measure, direction, is_own
-from hetfl_core.engine.options import RunOptions, choose_device, with_networks
+from hetfl_core.engine.measures import MEASURES, Function, Score, check_measure, direction, is_own, named
+from hetfl_core.engine.options import RunOptions, choose_device
 from hetfl_core.engine.run import Run, ends, figures, usual
-from hetfl_core.engine.simulation import simulate, simulate_seeds
-from hetfl_core.engine.together import together
-from hetfl_core.estimators import InOnePlace, as_baseline
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation, map_blocks
-from hetfl_core.methods import Local, Method
+from hetfl_core.learners import Learner, as_learner
 from hetfl_core.parallel import in_order
 from hetfl_core.records import to_percent
 from hetfl_core.rng import numpy_stream
@@ -44,7 +43,7 @@ CUT = 0.3
 K = TypeVar("K")
 
 
-@keywords.hinting(*RunOptions.names("measure"))
+@keywords.hinting(*RunOptions.names("metric"))
 def compare(
     federation: Federation | Callable[[int], Federation],
     methods: Mapping[str, Any],
@@ -88,7 +87,7 @@ def compare(
         An entry of `Run.final`; by default the accuracy, or the mean squared error of a regression. What a run has to
         be asked for, it is asked for: ``"auc"``, and with it ``"auc_sd"``, the spread over clients, and
         ``"auc_worst"``, the worst client's; or a function of your own, ``f(y, p)``, bare or in `hetfl_core.scorer`
-        (see ``measure`` of `simulate`).
+        (see ``metric`` of `simulate`).
     n_jobs : int, optional
         Processes in which runs are made, as in scikit-learn: 1 is this one, -1 as many as there are cores. By default
         all cores where the rest would take long, and this process for a GPU or with ``on_round``. The table is the
@@ -96,7 +95,7 @@ def compare(
     progress : bool
         Show a bar, a step per run.
     **options
-        As for `hetfl_core.simulate`, but ``measure``: ``participation``, ``device`` …; what has no meaning for a
+        As for `hetfl_core.simulate`, but ``metric``: ``participation``, ``device`` …; what has no meaning for a
         baseline or an estimator is checked for it all the same. With ``checkpoint=folder`` each run has a folder of its
         own in that one, ``<method>-seed<seed>``. Models are evaluated after the last round alone, unless
         ``evaluate_every``, ``checkpoint`` or ``on_round`` is given: nothing else of a history is in the table.
@@ -133,21 +132,21 @@ def compare(
     With ``on_round``, ``checkpoint`` or ``validation`` every run is trained alone.
     """
     RunOptions(rounds=rounds, progress=progress, **options)
-    methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base)
-    rivals = _rivals(methods) if base == BEST_ALONE and base not in methods else {}
+    learners, views = _learners(methods)
+    rivals = _rivals(learners) if base == BEST_ALONE and base not in learners else {}
     checks.jobs(n_jobs)
     several = isinstance(metric, list | tuple)
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
     if n_jobs not in (None, 1) and "on_round" in options:
-        raise ValueError(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
+        raise WrongValue(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
     if n_jobs is None and ("on_round" in options or choose_device(options.get("device", "auto")).type != "cpu"):
         n_jobs = 1
     options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
     if options.get("on_round") is None and options.get("checkpoint") is None:
         options.setdefault("evaluate_every", rounds)
-    call = _Comparison(federation, methods, views, wanted, options, rivals)
+    call = _Comparison(federation, learners, views, wanted, options, rivals)
     directions = _directions(call.data(numbers[0]), rivals)
     found: dict[str, dict[str, dict[int, _Result]]] = {}
     inner: dict[str, dict[str, dict[int, float]]] = {}
@@ -162,7 +161,7 @@ def compare(
                 continue
             rows[one.rows] = one.ratio
             if data.setdefault(seed, one.mark) != one.mark:
-                raise ValueError(
+                raise WrongValue(
                     f"federation({seed}) made other data in another process: its data must depend on the seed "
                     "alone, for methods to be compared on the same; draw with np.random.default_rng(seed), or use "
                     "n_jobs=1"
@@ -199,21 +198,19 @@ def stays_alone(method: Any) -> bool:
     ----------
     method : Method, estimator of scikit-learn or baseline
     """
-    one = as_baseline(method)
-    return isinstance(one, Local | baselines.Alone) and not isinstance(one, InOnePlace)
+    return as_learner(method).way == "alone"
 
 
-def _rivals(methods: Mapping[str, Any]) -> dict[str, list[str]]:
+def _rivals(methods: Mapping[str, Learner]) -> dict[str, list[str]]:
     """By the row that is chosen among them, the ways to stay alone and the federated methods."""
-    alone = [name for name, method in methods.items() if stays_alone(method)]
-    together = [name for name, method in methods.items() if isinstance(method, Method) and name not in alone]
+    alone, together = ([name for name, one in methods.items() if one.way == way] for way in ("alone", "together"))
     if not alone:
-        raise ValueError(
+        raise WrongValue(
             f"base={BEST_ALONE!r} takes at least one method in which nothing leaves a client, such as Local() or "
             f"LogisticRegression(), got {list(methods)}"
         )
     if BEST_TOGETHER in methods:
-        raise ValueError(
+        raise WrongValue(
             f"methods: with base={BEST_ALONE!r} a row {BEST_TOGETHER!r} is made, so none may have the name"
         )
     return {BEST_ALONE: alone} | ({BEST_TOGETHER: together} if together else {})
@@ -225,7 +222,7 @@ def _directions(data: _Data, rivals: Mapping[str, Any]) -> dict[str, float]:
     for name, metric in zip(data.names, data.metrics, strict=True) if rivals else ():
         if not is_own(metric) and metric not in MEASURES[data.task]:
             known = list(MEASURES[data.task])
-            raise ValueError(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
+            raise WrongValue(f"metric: with base={BEST_ALONE!r} it must be one to choose by, of {known}, got {name!r}")
         (score,) = check_measure([metric], data.task, "metric")[1].values()
         found[name] = 1.0 if direction(name, score, "metric") else -1.0
     return found
@@ -342,7 +339,7 @@ class _Comparison(Study):
     """What is compared, by `_Key`; `rivals` are the methods between which something is chosen."""
 
     federation: Federation | Callable[[int], Federation]
-    methods: Mapping[str, Any]
+    methods: Mapping[str, Learner]
     views: Mapping[str, Any]
     wanted: Sequence[Any]
     options: Mapping[str, Any]
@@ -351,7 +348,8 @@ class _Comparison(Study):
     def most(self, seed: int) -> dict[_Key, int]:
         """How many runs of each method are made at once, by the data of a seed."""
         seen = self.data(seed).seen
-        found = {_Key(name): most(seen[name], method, **self.options) for name, method in self.methods.items()}
+        options = RunOptions(**self.options)
+        found = {_Key(name): one.at_once(seen[name], options) for name, one in self.methods.items()}
         several = [name for names in self.rivals.values() if len(names) > 1 for name in names]
         return found | {_Key(name, cut=True): found[_Key(name)] for name in several}
 
@@ -359,11 +357,11 @@ class _Comparison(Study):
         """What comes of the runs of one method with these seeds."""
         data, name = {seed: self.data(seed) for seed in seeds}, key.name
         seen = {seed: one.seen[name] for seed, one in data.items()}
-        options = {**self.options, "measure": data[seeds[0]].asked}
+        options = RunOptions(**{**self.options, "metric": data[seeds[0]].asked})
         if key.cut:
             seen = {seed: held_out(one, CUT, seed) for seed, one in seen.items()}
-            options |= {"checkpoint": None, "on_round": None}
-        runs = runs_of(seen, name, self.methods[name], **options)
+            options = replace(options, checkpoint=None, on_round=None)
+        runs = runs_of(seen, name, self.methods[name], options)
         return {
             seed: _Made(
                 {metric: _result(run, name, metric) for metric in data[seed].names},
@@ -383,11 +381,11 @@ class _Comparison(Study):
         seen = _seen(data, self.views)
         for each in seen.values():
             RunOptions(**self.options).check(each)
-        for name, method in self.methods.items():
-            _check_runs(seen[name], method, data)
+        for name, learner in self.methods.items():
+            _check_runs(seen[name], learner, data)
         mark = data.fingerprint() if callable(self.federation) else ""
         share = data.info.get("settings", {}).get("test_size", 0.0)  # fewer rows may be trained on than were drawn
-        metrics = [METRICS[data.task].main if metric is None else metric for metric in self.wanted]
+        metrics = [METRICS[data.task].main if metric is None else named(metric) for metric in self.wanted]
         return _Data(names, asked, seen, mark, data.info.get("rows", ""), share / (1 - share), metrics, data.task)
 
     def _federation(self, seed: int) -> Federation:
@@ -433,12 +431,6 @@ _SAID: set[tuple[str, str]] = set()
 """What was said of the data in this process, by the comparison."""
 
 
-def most(federation: Federation, method: Any, **options: Any) -> int:
-    """How many runs of a method, baseline or estimator, on data like these, are made at once by `runs_of`."""
-    alone = any(options.get(name) is not None for name in ("on_round", "checkpoint", "validation"))
-    return 1 if alone or not isinstance(method, Method) else together(federation, method, **options)
-
-
 def groups(seeds: Sequence[int], most: Mapping[K, int]) -> list[tuple[list[int], list[int], K]]:
     """What is done at once: seeds whose data are kept meanwhile, those of them whose runs are made, and of what.
 
@@ -462,19 +454,18 @@ def _dealt(seeds: Sequence[int], most: int) -> list[list[int]]:
 def _check(methods: Mapping[str, Any], base: str | None) -> str:
     """The name of the base, once there are methods enough."""
     if not isinstance(methods, Mapping) or len(methods) < 2:
-        raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
+        raise WrongValue(f"methods must map at least two names to methods, got {checks.shown(methods)}")
     base = list(methods)[-1] if base is None else base
     if base == BEST_ALONE:
         return base
     return checks.choice("base", base, list(methods))
 
 
-def split_views(methods: Any) -> tuple[Any, dict[str, Any]]:
-    """The methods alone, and by their names the view that each is to have of the data."""
-    if not isinstance(methods, Mapping):
-        return methods, {}
-    pairs = {name: method_and_view(f"methods[{name!r}]" if name else "method", one) for name, one in methods.items()}
-    return {name: method for name, (method, _) in pairs.items()}, {name: view for name, (_, view) in pairs.items()}
+def _learners(methods: Mapping[str, Any]) -> tuple[dict[str, Learner], dict[str, Any]]:
+    """Learners by their names, and by the same names the views that they are to have of the data."""
+    pairs = {name: method_and_view(f"methods[{name!r}]", one) for name, one in methods.items()}
+    learners = {name: as_learner(one, f"methods[{name!r}]") for name, (one, _) in pairs.items()}
+    return learners, {name: view for name, (_, view) in pairs.items()}
 
 
 def _seen(federation: Any, views: Mapping[str, Any]) -> dict[str, Federation]:
@@ -497,7 +488,7 @@ def _metrics(wanted: Sequence[Any], federation: Federation) -> tuple[list[str], 
             names += check_measure([metric], federation.task, "metric")[1]
             asked.append(metric)
             continue
-        name = main if metric is None else metric
+        name = main if metric is None else named(metric)
         checks.nonempty_str("metric", name)
         names.append(name)
         asked += [m for m in known if name in ends(m) and name not in usual(federation.task)]
@@ -511,32 +502,25 @@ def _metrics(wanted: Sequence[Any], federation: Federation) -> tuple[list[str], 
     return names, asked
 
 
-def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
+def _check_runs(federation: Federation, learner: Learner, whole: Federation) -> None:
     """Refuse what cannot be run, or has no figure, before the others are trained."""
     if not any(len(client.y_test) for client in federation):
-        raise ValueError(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
-    if isinstance(method, Method):
-        try:
-            with_networks(method, specs := federation.specs()).check(specs)
-        except ValueError as error:
-            if found := views_for(method, whole):
-                told = f"{str(error).removesuffix('.')}. It can work on the view {' or '.join(map(repr, found))}."
-                raise ValueError(told) from error
-            raise
-    elif isinstance(method, type):
-        checks.instance("methods", method, Method, such_as=f"{method.__name__}()")
-    else:
-        baseline = as_baseline(method)
-        checks.instance("methods", baseline, Method, baselines.Alone, baselines.Pooled, such_as="FLIC()")
-        baseline.check(federation)
+        raise WrongValue(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
+    try:
+        learner.check(federation.specs())
+    except ValueError as error:
+        if learner.in_rounds and (found := views_for(learner, whole)):
+            told = f"{str(error).removesuffix('.')}. It can work on the view {' or '.join(map(repr, found))}."
+            raise WrongValue(told) from error
+        raise
 
 
-def views_for(method: Method, federation: Federation) -> list[str]:
-    """The views on which a method can work."""
-    found = []
+def views_for(method: Any, federation: Federation) -> list[str]:
+    """Views on which a method can work."""
+    learner, found = as_learner(method), []
     for view in VIEWS:
         with suppress(ValueError), catch_warnings(action="ignore"):
-            with_networks(method, specs := view_of(federation, view).specs()).check(specs)
+            learner.check(view_of(federation, view).specs())
             found.append(view)
     return found
 
@@ -551,27 +535,24 @@ class _Result(NamedTuple):
 
 def _result(run: Run, name: str, metric: str) -> _Result:
     if metric not in run.final:
-        raise ValueError(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
+        raise WrongValue(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
     fixed = run.settings.get("deterministic")
     same = run.federation.fingerprint() if fixed else getattr(run, "answered", "") or None
     return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)
 
 
-def runs_of(seen: Mapping[int, Federation], name: str, method: Any, **options: Any) -> dict[int, Run]:
-    """Runs with these seeds: together, where they are several and their data are of one kind."""
+def runs_of(seen: Mapping[int, Federation], name: str, learner: Learner, options: RunOptions) -> dict[int, Run]:
+    """Runs with these seeds: side by side, where they are several and their data are of one kind.
+
+    With a checkpoint each has a folder of its own in that one.
+    """
     if len(seen) > 1 and len({(fed.task, fed.n_classes) for fed in seen.values()}) == 1:
-        return simulate_seeds(seen.__getitem__, method, seeds=list(seen), **options)
-    return {seed: _run(fed, name, method, **options, seed=seed) for seed, fed in seen.items()}
-
-
-def _run(federation: Federation, name: str, method: Any, **options: Any) -> Run:
-    """A run of a method, or of a baseline or an estimator, which take no rounds."""
-    if isinstance(method, Method):
-        if options.get("checkpoint") is not None:
-            folder = checks.path("checkpoint", options["checkpoint"])
-            options["checkpoint"] = folder / f"{quote(name, safe=' ,')}-seed{options['seed']}"
-        return simulate(federation, method, **options)
-    return baselines.run(federation, as_baseline(method), seed=options["seed"], measure=options["measure"])
+        return learner.run_seeds(seen, options)
+    runs = {}
+    for seed, federation in seen.items():
+        folder = options.checkpoint and Path(options.checkpoint) / f"{quote(name, safe=' ,')}-seed{seed}"
+        runs[seed] = learner.run(federation, seed, replace(options, checkpoint=folder))
+    return runs
 
 
 def _table(found: Mapping[str, Mapping[int, _Result]], base: str, ratio: float) -> pd.DataFrame:

@@ -9,22 +9,23 @@ client and seed; each of its ``random_state`` is drawn from the seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.baselines import Alone, Answers, Fit, Predict
-from hetfl_core.federation import Client, Federation, blocks
+from hetfl_core.baselines import Alone, Fit, always
+from hetfl_core.engine.predictor import Answers, naming
+from hetfl_core.errors import WrongType, WrongValue
+from hetfl_core.federation import Client, Federation, Spec, blocks
 from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
 
-__all__ = ["InOnePlace"]
+__all__ = ["InOnePlace", "PerSite"]
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class PerSite(Alone):
 
     def __post_init__(self) -> None:
         if not is_estimator(self.estimator):
-            raise TypeError(
+            raise WrongType(
                 "estimator must have fit and predict, such as LogisticRegression(), got "
-                f"{checks.shown(self.estimator)}{_lacking(self.estimator)}"
+                f"{checks.shown(self.estimator)}{lacking(self.estimator)}"
             )
 
     @property
@@ -51,12 +52,28 @@ class PerSite(Alone):
         """The estimator's class."""
         return type(self.estimator).__name__
 
-    def check(self, federation: Federation) -> None:
+    def check(self, specs: Sequence[Spec]) -> None:
         """Refuse a regressor where there are classes, and a classifier where the target is a number."""
-        kind = _kind(self.estimator)
-        if kind is not None and kind != federation.task:
-            wanted = "classifier" if federation.task == "classification" else "regressor"
-            raise ValueError(f"{federation.name!r} is a {federation.task}: expected a {wanted}, got {self.name}")
+        kind, task = _kind(self.estimator), specs[0].task
+        if kind is not None and kind != task:
+            wanted = "classifier" if task == "classification" else "regressor"
+            raise WrongValue(f"the federation is a {task}: expected a {wanted}, got {self.name}")
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the estimator's parameters, those of a pipeline's steps too (``"svc__C"``)."""
+        told = getattr(self.estimator, "get_params", None)
+        return sorted(told()) if callable(told) else []
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """The same with a copy of the estimator that has other parameters."""
+        from sklearn.base import clone
+
+        return replace(self, estimator=clone(self.estimator, safe=False).set_params(**settings))
+
+    def unwrapped(self) -> Any:
+        """The estimator."""
+        return self.estimator
 
     def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
         """Rows as a table, float64, where features have names, else as an array, shape (n, d); and labels.
@@ -69,25 +86,18 @@ class PerSite(Alone):
         table = pd.DataFrame(x, columns=names) if names and len(names) == x.shape[1] else x
         return table, getattr(client, f"y_{split}").numpy()
 
-    def fit(self, x: Any, y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
-        """Learn from rows, shape (n, d), and labels or numbers, shape (n,); `where` names the client.
+    def learn(self, x: Any, y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+        """What answers once it is fitted to rows, shape (n, d), and labels or numbers, shape (n,), of a client.
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
         if y.dtype.kind != "f" and len(np.unique(y)) == 1:
-            return Answers(y[:1], lambda new: np.full(len(new), y[0]), lambda new: np.ones((len(new), 1)))
+            return Answers(always(y))
         model = _copy(self.estimator, where, seed)
-        with self._naming(where, f"fitted to {len(y)} rows"):
+        with naming(where, self.name, f"fitted to {len(y)} rows"):
             model.fit(x, y)
-
-        def labels(new: Any) -> NDArray[Any]:
-            with self._naming(where, f"asked about {len(new)} rows"):
-                return np.asarray(model.predict(new))
-
-        if y.dtype.kind == "f":
-            return Answers(np.empty(0), labels)
-        shares = _shares(model)
-        return Answers(np.asarray(model.classes_), labels, shares, not hasattr(model, "predict_proba"))
+        columns = tuple(x.columns) if isinstance(x, pd.DataFrame) else None
+        return Answers(model, columns=columns, ranks=y.dtype.kind != "f", name=self.name, where=where)
 
     def answered(self, federation: Federation, models: Mapping[str, Answers]) -> str:
         """A digest of what is said of all test rows: what draws no random number says the same for every seed."""
@@ -97,16 +107,6 @@ class PerSite(Alone):
             if len(x):
                 digest.update(np.ascontiguousarray((model.shares or model.labels)(x)).tobytes())
         return digest.hexdigest()
-
-    @contextmanager
-    def _naming(self, where: str, what: str) -> Iterator[None]:
-        """Name the client and the estimator in whatever goes wrong: it is not ours, and may raise anything."""
-        try:
-            yield
-        except Exception as error:
-            told = " ".join(str(error).split())
-            who = f"client {where!r}: " if where else "all rows in one place: "
-            raise ValueError(f"{who}{self.name} cannot be {what}: {type(error).__name__}: {told}") from error
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,22 @@ class InOnePlace(PerSite):
         """What is pooled."""
         return f"{super().name} in one place"
 
-    def check(self, federation: Federation) -> None:
+    @property
+    def way(self) -> Literal["one place"]:  # type: ignore[override]
+        """All rows lie in one place."""
+        return "one place"
+
+    def unwrapped(self) -> Self:
+        """Itself, for an estimator alone would be fitted by each client."""
+        return self
+
+    def check(self, specs: Sequence[Spec]) -> None:
         """Refuse clients with different features."""
-        super().check(federation)
-        first, *others = federation
+        super().check(specs)
+        first, *others = specs
         for other in others:
             if (other.shapes, other.features) != (first.shapes, first.features):
-                raise ValueError(
+                raise WrongValue(
                     f"{self.name} wants the same features on all clients, but {first.name!r} and {other.name!r} have "
                     'others: take the view "common" or "zeros"'
                 )
@@ -143,7 +152,7 @@ class InOnePlace(PerSite):
         """The same answers for all clients, and the bytes of their rows, which are sent up; what predicts stays."""
         each = [self.arrays(client, "train") for client in federation]
         x = pd.concat([x for x, _ in each]) if isinstance(each[0][0], pd.DataFrame) else np.vstack([x for x, _ in each])
-        model = self.fit(x, np.concatenate([y for _, y in each]), "", seed)
+        model = self.learn(x, np.concatenate([y for _, y in each]), "", seed)
         sent = sum(t.nbytes for client in federation for t in (*blocks(client.x_train), client.y_train))
         return {client.name: model for client in federation}, (int(sent), 0)
 
@@ -153,7 +162,7 @@ def is_estimator(x: Any) -> bool:
     return not isinstance(x, type) and all(callable(getattr(x, name, None)) for name in ("fit", "predict"))
 
 
-def _lacking(x: Any) -> str:
+def lacking(x: Any) -> str:
     """Why something is no estimator, where that can be told: for want of brackets, or of an estimator within."""
     if isinstance(x, type):
         return " (without brackets)"
@@ -161,15 +170,6 @@ def _lacking(x: Any) -> str:
     if not inner:
         return ""
     return f", whose {inner[0]} is None: say which it is to work with, such as {inner[0]}=LogisticRegression()"
-
-
-def as_baseline(x: Any) -> Any:
-    """An estimator as the baseline that each client fits, anything else as it is.
-
-    Of scikit-learn's objects, which have ``get_params``, those that cannot be fitted are refused.
-    """
-    known = callable(getattr(x, "get_params", None)) and not isinstance(x, type)
-    return PerSite(x) if (known or is_estimator(x)) and not isinstance(x, Alone) else x
 
 
 def _kind(estimator: Any) -> Literal["classification", "regression"] | None:
@@ -192,18 +192,3 @@ def _copy(estimator: Any, where: str, seed: int) -> Any:
     keys = sorted(key for key in copy.get_params() if key == "random_state" or key.endswith("__random_state"))
     drawn = {key: int(numpy_stream(seed, where or SERVER, 0, f"estimator:{key}").integers(2**32)) for key in keys}
     return copy.set_params(**drawn) if drawn else copy
-
-
-def _shares(model: Any) -> Predict | None:
-    """Probabilities of the classes; of decision values the softmax, which keeps their order and is no probability."""
-    if hasattr(model, "predict_proba"):
-        return lambda x: np.asarray(model.predict_proba(x))
-    if not hasattr(model, "decision_function"):
-        return None
-    from scipy.special import softmax
-
-    def shares(x: Any) -> NDArray[Any]:
-        z = np.asarray(model.decision_function(x), dtype=np.float64)
-        return softmax(z if z.ndim == 2 else np.stack([np.zeros(len(z)), z], 1), axis=1)
-
-    return shares

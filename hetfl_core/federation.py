@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import pandas as pd
 import torch
@@ -26,6 +26,7 @@ from hetfl_core.clients import (
     to_dtype,
     warn,
 )
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.inputs import Inputs, as_params, blocks, by_block, data_digest, from_params, map_blocks, shape_text
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import SERVER
@@ -97,7 +98,7 @@ class Federation(Hinting, Views):
         info = dict(checks.mapping("info", {} if self.info is None else self.info))
         given = [client.for_task(self.task) for client in given]
         if not given:
-            raise ValueError("clients: a federation needs at least one client, got none")
+            raise WrongValue("clients: a federation needs at least one client, got none")
         given = _numbered(given)
         clients, counted = tuple(in_one_order(given)), self.n_classes is None
         n_classes: int = self.n_classes
@@ -105,16 +106,16 @@ class Federation(Hinting, Views):
             n_classes = 1 + max(int(c.y_train.max()) if c.n_train else 0 for c in clients)
             n_classes *= self.task == "classification"
         if not isinstance(n_classes, Real) or isinstance(n_classes, bool) or not float(n_classes).is_integer():
-            raise ValueError(f"n_classes must be a whole number, got {checks.shown(n_classes)}")
+            raise WrongValue(f"n_classes must be a whole number, got {checks.shown(n_classes)}")
         if n_classes > MOST_CLASSES:
-            raise ValueError(
+            raise WrongValue(
                 f"n_classes, one more than the largest label in y_train unless it is given, must be at most "
                 f"{MOST_CLASSES}, got {int(n_classes)}: number the classes 0 … C−1"
             )
         fields: dict[str, Any] = {"clients": clients, "n_classes": int(n_classes), "info": info}
         x_test, y_test = self.x_test, self.y_test
         if (x_test is None) != (y_test is None):
-            raise ValueError(f"x_test and y_test go together, got only {'y_test' if x_test is None else 'x_test'}")
+            raise WrongValue(f"x_test and y_test go together, got only {'y_test' if x_test is None else 'x_test'}")
         own = None if x_test is None else Client(x_test, y_test, x_test, y_test, OWN_TEST_DATA).for_task(self.task)
         if own is not None:
             (own,) = in_one_order([own], [client.features for client in clients])
@@ -323,18 +324,18 @@ class Federation(Hinting, Views):
 
     def _check(self) -> None:
         if self.task == "regression" and self.n_classes:
-            raise ValueError(f"n_classes must be 0 or None for a regression, got {self.n_classes}")
+            raise WrongValue(f"n_classes must be 0 or None for a regression, got {self.n_classes}")
         if self.task == "classification" and self.n_classes < 1:
-            raise ValueError(f"n_classes must be at least 1, got {self.n_classes}")
+            raise WrongValue(f"n_classes must be at least 1, got {self.n_classes}")
         seen: set[str] = set()
         for client in self.clients:
             if not isinstance(client.name, str) or client.name in ("", SERVER):
-                raise ValueError(f"client names must be non-empty strings other than {SERVER!r}, got {client.name!r}")
+                raise WrongValue(f"client names must be non-empty strings other than {SERVER!r}, got {client.name!r}")
             if client.name in seen:
-                raise ValueError(f"client names must be unique, got {client.name!r} twice")
+                raise WrongValue(f"client names must be unique, got {client.name!r} twice")
             seen.add(client.name)
             if block_names(client) != block_names(self.clients[0]):
-                raise ValueError(
+                raise WrongValue(
                     f"client {client.name!r}: x_train must have the blocks {block_names(self.clients[0])} of client "
                     f"{self.clients[0].name!r}, got {block_names(client)}; "
                     "a block that a client lacks is an empty one, of shape (n, 0)"
@@ -346,7 +347,7 @@ class Federation(Hinting, Views):
     def _check_own(self, own: Client, given: Sequence[Client]) -> None:
         """Refuse test data of the federation's own that a model of all that clients hold does not take."""
         if block_names(own) != block_names(self.clients[0]):
-            raise ValueError(
+            raise WrongValue(
                 f"x_test must have the blocks {block_names(self.clients[0])} of the clients, got {block_names(own)}"
             )
         check_client(own, ("test",))
@@ -357,18 +358,18 @@ class Federation(Hinting, Views):
                 theirs = by_block(client.shapes)[block]
                 what = f"block {block!r} of x_test" if block else "x_test"
                 if mine != theirs and 0 not in theirs:
-                    raise ValueError(
+                    raise WrongValue(
                         f"{what} must have samples of shape {shape_text(theirs)}, as on client {client.name!r}, got "
                         f"{shape_text(mine)}"
                     )
                 names, wanted = by_block(own.features)[block], by_block(client.features)[block]
                 if names and wanted and names != wanted:
-                    raise ValueError(
+                    raise WrongValue(
                         f"{what} must have the features of client {client.name!r}, {checks.shown(list(wanted))}, got "
                         f"{checks.shown(list(names))}"
                     )
                 if not names and by_block(before.features)[block] != wanted:
-                    raise ValueError(
+                    raise WrongValue(
                         f"{what} must be a pandas.DataFrame with named columns, as client {client.name!r} has its "
                         "features in another order than others: whose order x_test has cannot be known"
                     )
@@ -379,30 +380,41 @@ class Federation(Hinting, Views):
     def __iter__(self) -> Iterator[Client]:
         return iter(self.clients)
 
-    def __getitem__(self, name: str | int) -> Client:
+    @overload
+    def __getitem__(self, name: str | int) -> Client: ...
+
+    @overload
+    def __getitem__(self, name: slice) -> Federation: ...
+
+    def __getitem__(self, name: str | int | slice) -> Client | Federation:
         """The client of this name, or of this number: 0 the first, −1 the last.
 
         Parameters
         ----------
-        name : str or int
+        name : str, int or slice
             Name, or place in `clients`.
 
         Returns
         -------
-        Client
+        Client or Federation
+            Of several places, such as ``[:2]``, the federation of these clients alone, as `subset` makes it.
 
         Raises
         ------
         KeyError, IndexError
             Where there is none.
         """
+        if isinstance(name, slice):
+            if not self.clients[name]:
+                raise IndexError(f"no clients {name.start}:{name.stop}:{name.step}; there are {len(self)}")
+            return altered(self, clients=self.clients[name])
         if isinstance(name, Integral) and not isinstance(name, bool):
             if not -len(self) <= name < len(self):
                 raise IndexError(f"no client number {name}; there are {len(self)}, the first has number 0")
             return self.clients[int(name)]
         if found := [client for client in self.clients if client.name == name]:
             return found[0]
-        raise KeyError(f"no client {checks.shown(name)}; there are {checks.shown([c.name for c in self.clients])}")
+        raise UnknownName(f"no client {checks.shown(name)}; there are {checks.shown([c.name for c in self.clients])}")
 
     def specs(self) -> list[Spec]:
         """One `Spec` per client, in the order of `clients`.
@@ -451,7 +463,7 @@ class Federation(Hinting, Views):
         """
         wanted = checks.names("names", names)
         if not wanted or len(set(wanted)) < len(wanted):
-            raise ValueError(f"names must be of at least one client, each once, got {checks.shown(wanted)}")
+            raise WrongValue(f"names must be of at least one client, each once, got {checks.shown(wanted)}")
         return altered(self, clients=tuple(self[name] for name in wanted))
 
     def to(self, dtype: torch.dtype) -> Federation:
@@ -473,7 +485,7 @@ class Federation(Hinting, Views):
             Naming the client whose numbers exceed the range of that type; for a type that is no floating-point one.
         """
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
+            raise WrongValue(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
         own = () if self.x_test is None else ARRAYS[2:]
         data = [*(getattr(self, part) for part in own), *(getattr(c, part) for c in self for part in ARRAYS)]
         if all(t.dtype == dtype for x in data for t in blocks(x) if t.is_floating_point()):

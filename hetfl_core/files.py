@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 __all__ = ["data_path"]
@@ -203,16 +205,36 @@ def kept_results() -> Path:
     FileNotFoundError
         Without a checkout: an installed library is no place to write to.
     """
-    checkout = Path(__file__).resolve().parent.parent / "data"
-    if not (checkout / "registry.toml").exists():
+    if (checkout := _checkout()) is None:
         raise FileNotFoundError("there is no checkout with a folder data/results: name the folder of the records")
     return checkout / "results"
+
+
+def _checkout() -> Path | None:
+    """The folder ``data`` of the checkout that this package stands in; None where it is installed."""
+    beside = Path(__file__).resolve().parent.parent / "data"
+    return beside if (beside / "registry.toml").exists() else None
+
+
+PLUGINS = "hetfl.plugins"
+"""Group of the entry points by which other packages add to this one (`hetfl_core.plugins`)."""
+
+
+@cache
+def _carried() -> tuple[Path, ...]:
+    """The folders ``_data`` of this package and of the packages that plugins come from."""
+    packages = [Path(__file__).resolve().parent]
+    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
+        spec = find_spec(point.module.partition(".")[0])
+        packages += map(Path, spec.submodule_search_locations or ()) if spec else ()
+    return tuple(dict.fromkeys(package / "_data" for package in packages))
 
 
 def data_path(*parts: str) -> Path:
     """Path of a tracked data file or folder, e.g. ``data_path("paper")`` or ``data_path("registry.toml")``.
 
-    A checkout's ``data/`` wins over the copy that a wheel carries, so that new records are seen at once.
+    In a checkout it is that in ``data/``. Else this package carries the registry in its folder ``_data``, and a package
+    that has a plugin (`hetfl_core.plugins`) may carry others in its own.
 
     Parameters
     ----------
@@ -226,13 +248,11 @@ def data_path(*parts: str) -> Path:
     Raises
     ------
     FileNotFoundError
-        If neither place has it.
+        If no place has it.
     """
-    package = Path(__file__).resolve().parent
-    places = [package.parent / "data", package / "_data"]
-    for root in places:
-        if (root / "registry.toml").exists() and root.joinpath(*parts).exists():
-            return root.joinpath(*parts)
-    raise FileNotFoundError(
-        f"{'/'.join(parts)} is neither in {places[0]} nor in {places[1]}: is the package installed?"
-    )
+    checkout = _checkout()
+    for place in [checkout] if checkout else _carried():
+        if place.joinpath(*parts).exists():
+            return place.joinpath(*parts)
+    where = checkout or "what the installed packages carry"
+    raise FileNotFoundError(f"{'/'.join(parts)} is not in {where}: what belongs to the book comes with hetfl-book")

@@ -15,6 +15,7 @@ from torch import Tensor
 from hetfl_core import checks, columns, splits
 from hetfl_core import preparation as preparing
 from hetfl_core.clients import Client, Kind, altered, warn
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 
@@ -86,7 +87,7 @@ def by_client(
         preparing.check_prepare(prepare)
     given = {kind: column for kind, column in by.items() if column is not None}
     if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} say different things of how rows are split: give one of them")
+        raise WrongValue(f"{' and '.join(given)} say different things of how rows are split: give one of them")
     _check_columns(frame, {"client": client, "target": target, **given}, ignore)
     frame = frame.reset_index(drop=True)
     unused = [client, target, *given.values(), *ignore]
@@ -121,13 +122,13 @@ def _cleaned(clean: Callable[[pd.DataFrame], pd.DataFrame], features: pd.DataFra
             try:
                 own = clean(rows)
             except ValueError as first:
-                raise ValueError(f"client {str(who)!r}: {first}") from error
+                raise WrongValue(f"client {str(who)!r}: {first}") from error
             for column in own.select_dtypes(object):
                 words.setdefault(column, []).append(str(who))
         some = {column: who for column, who in words.items() if f"column {column!r}" in str(error)}
         told = [who for who in some.values() if len(who) < whose.nunique()]
         where = "; ".join(f"there are words on {', '.join(map(repr, who))} alone" for who in told)
-        raise ValueError(f"{error} ({where})" if where else str(error)) from error
+        raise WrongValue(f"{error} ({where})" if where else str(error)) from error
 
 
 def _warn_of_numbering(features: pd.DataFrame, whose: pd.Series) -> None:
@@ -182,7 +183,7 @@ def split_arrays(
         Empty for a regression.
     """
     if not isinstance(arrays, Mapping) or not arrays:
-        raise ValueError(f"arrays must map at least one client's name to its (x, y), got {checks.shown(arrays)}")
+        raise WrongValue(f"arrays must map at least one client's name to its (x, y), got {checks.shown(arrays)}")
     share = checks.fraction("test_size", share, "[0, 1)")
     parts = {who: _part(who, pair, prepare is None) for who, pair in arrays.items()}
     classes, coded = _coded(parts, task)
@@ -363,13 +364,13 @@ def at_site(
     if isinstance(prepare, Preparation) and prepare.levels == "all":
         own = preparing.levels_of([table], prepare)
         if agreed is None and (unknown := [c for c in own if c not in prepare.declared]):
-            raise ValueError(
+            raise WrongValue(
                 f"column {unknown[0]!r} is a category, whose levels a site alone cannot know: say in "
                 "Preparation(categories={…}) what all sites have agreed on, have a deployment agree on them "
                 "(client_from_file(…, agreed=config.get(\"agreed\"))), or take levels='own'"
             )
         if numbers := [c for c in levels if c in table and c not in own]:
-            raise ValueError(f"column {numbers[0]!r} is a category at other sites, but holds numbers here")
+            raise WrongValue(f"column {numbers[0]!r} is a category at other sites, but holds numbers here")
     arrays = {who: (table, pd.Series(y))}
     (client,) = _prepared(arrays, {who: y}, {who: sets}, prepare, levels)
     return altered(client, prepare=replace(client.prepare, offered=offered))
@@ -379,7 +380,7 @@ def _filled_columns(who: str, table: pd.DataFrame) -> pd.DataFrame:
     """The columns that have a value in the training rows, so that something can be fitted."""
     own = table.dropna(axis=1, how="all")
     if own.columns.empty:
-        raise ValueError(f"client {who!r}: every feature is missing in its training rows, expected one with values")
+        raise WrongValue(f"client {who!r}: every feature is missing in its training rows, expected one with values")
     return own
 
 
@@ -417,40 +418,40 @@ def _warn_of_alike(tables: Mapping[str, Any], sets: Mapping[str, splits.TrainTes
 def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -> None:
     checks.instance("frame", frame, pd.DataFrame)
     if frame.empty or frame.columns.nlevels > 1:
-        raise ValueError(
+        raise WrongValue(
             "frame must have at least one row, and one name per column, got "
             f"{len(frame)} rows and names in {frame.columns.nlevels} levels"
         )
     for argument, column in [*named.items(), *(("ignore", column) for column in checks.sequence("ignore", ignore))]:
         if not isinstance(column, Hashable):
-            raise TypeError(f"{argument} must be the name of a column, got {checks.shown(column)}")
+            raise WrongType(f"{argument} must be the name of a column, got {checks.shown(column)}")
         if column not in frame.columns:
             hint = "; it is in the index: frame.reset_index() makes a column of it" * (column in frame.index.names)
-            raise ValueError(
+            raise WrongValue(
                 f"{argument} must be one of the columns {[*map(str, frame.columns)]}, got {column!r}{hint}"
             )
         entries = [] if argument == "ignore" else _objects(frame[column])
         if odd := [value for value in entries if not isinstance(value, Hashable)]:
-            raise ValueError(
+            raise WrongValue(
                 f"column {column!r}, which {argument}= names, must hold a number or a text in each row, got "
                 f"{checks.shown(odd[0])}"
             )
     for (other, same), (argument, column) in itertools.combinations(named.items(), 2):
         if column == same:
-            raise ValueError(f"{other} and {argument} must be two columns, got {column!r} for both")
+            raise WrongValue(f"{other} and {argument} must be two columns, got {column!r} for both")
     if not frame.columns.map(str).is_unique:
         twice = frame.columns.map(str)
-        raise ValueError(f"frame must have columns of different names, got {[*twice[twice.duplicated()]]} twice")
+        raise WrongValue(f"frame must have columns of different names, got {[*twice[twice.duplicated()]]} twice")
     client = named["client"]
     if len(lost := np.flatnonzero(frame[client].isna())):
         empty = " (they are empty: leave them out)" if frame.iloc[lost].isna().all(axis=None) else ""
-        raise ValueError(
+        raise WrongValue(
             f"column {client!r} must say whose every row is, got {len(lost)} rows without a client, the first of them "
             f"row {lost[0] + 1}{empty}"
         )
     names = frame[client].unique()
     if len({str(name).strip() for name in names}) < len(names):
-        raise ValueError(
+        raise WrongValue(
             f"column {client!r} must have one name per client, got names that read alike: {sorted(map(repr, names))}"
         )
     for first, other in _nearly_alike(names, columns.word):
@@ -490,7 +491,7 @@ def _features(who: str, columns: pd.DataFrame, prepare: Any) -> pd.DataFrame:
     lost = columns.isna().mean()
     own = columns.loc[:, (lost < 1) & (lost <= most)]
     if own.columns.empty:
-        raise ValueError(f"client {who!r}: every feature is missing, expected at least one column with values")
+        raise WrongValue(f"client {who!r}: every feature is missing, expected at least one column with values")
     if isinstance(prepare, Preparation) and prepare.gaps == "refuse":
         preparing.refuse_gaps(who, own)
     if prepare is not None:
@@ -507,7 +508,7 @@ def _features(who: str, columns: pd.DataFrame, prepare: Any) -> pd.DataFrame:
 def _part(who: str, pair: Any, of_numbers: bool) -> Part:
     """A client's inputs and labels, as many of one as of the other; whether a table must hold nothing but numbers."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise ValueError(f"client {who!r}: arrays must have a pair (x, y), got {type(pair).__name__}")
+        raise WrongValue(f"client {who!r}: arrays must have a pair (x, y), got {type(pair).__name__}")
     given = dict(zip("xy", pair, strict=True))
     if of_numbers and isinstance(pair[0], pd.DataFrame):
         given["x"] = columns.only_numbers(pair[0], f"client {who!r}: x: ")
@@ -518,11 +519,11 @@ def _part(who: str, pair: Any, of_numbers: bool) -> Part:
         for name, value in ((name, checks.dense(f"client {who!r}: {name}", value)) for name, value in given.items())
     )
     if x.ndim < 2:
-        raise ValueError(f"client {who!r}: x must have shape (n, ...) with at least 2 axes, got {x.shape}")
+        raise WrongValue(f"client {who!r}: x must have shape (n, ...) with at least 2 axes, got {x.shape}")
     if y.ndim != 1 or len(x) != len(y):
-        raise ValueError(f"client {who!r}: y must have shape ({len(x)},), a label per row of x, got {y.shape}")
+        raise WrongValue(f"client {who!r}: y must have shape ({len(x)},), a label per row of x, got {y.shape}")
     if lost := int(pd.isna(y).sum()):
-        raise ValueError(f"client {who!r}: y must have no gaps, got {lost} missing labels")
+        raise WrongValue(f"client {who!r}: y must have no gaps, got {lost} missing labels")
     features = [str(column) for column in pair[0].columns] if isinstance(pair[0], pd.DataFrame) else None
     kind = getattr(pair[1], "dtype", None)
     order = tuple(kind.categories) if isinstance(kind, pd.CategoricalDtype) and kind.ordered else None
@@ -536,7 +537,7 @@ def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, 
     for who, part in parts.items():
         for label in part.y.tolist():
             if not (isinstance(label, str | int) or (isinstance(label, float) and label.is_integer())):
-                raise ValueError(
+                raise WrongValue(
                     f"client {who!r}: labels must be whole numbers or text, got {checks.shown(label)} of type "
                     f'{type(label).__name__}; real targets need task="regression"'
                 )
@@ -557,7 +558,7 @@ def _classes(parts: Mapping[str, Part]) -> list[Any]:
     held: set[Any] = set().union(*(part.y.tolist() for part in parts.values()))
     order, *others = {part.order: who for who, part in parts.items()}.items()
     if others:
-        raise ValueError(
+        raise WrongValue(
             f"labels must be ordered categories of one order on all clients, or on none: client {order[1]!r} has "
             f"{checks.shown(order[0])}, client {others[0][1]!r} {checks.shown(others[0][0])}"
         )
@@ -571,4 +572,4 @@ def _classes(parts: Mapping[str, Part]) -> list[Any]:
             for label in part.y.tolist():
                 kinds.setdefault(type(label).__name__, f"{label!r} on {who!r}")
         told = ", ".join(f"{kind} ({label})" for kind, label in sorted(kinds.items()))
-        raise ValueError(f"labels must be of one type over all clients, got {told}") from error
+        raise WrongValue(f"labels must be of one type over all clients, got {told}") from error

@@ -8,17 +8,18 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from hetfl_core.errors import WrongType
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 SYNONYMS = {
-    "scoring": "metric measure",
-    "scorer": "metric measure",
-    "score": "metric measure",
-    "metric": "measure",
-    "metrics": "metric measure",
+    "scoring": "metric",
+    "scorer": "metric",
+    "score": "metric",
+    "metrics": "metric",
     "measure": "metric",
-    "measures": "measure metric",
+    "measures": "metric",
     "cv": "seeds folds",
     "n_splits": "seeds folds",
     "n_repeats": "seeds",
@@ -31,9 +32,9 @@ SYNONYMS = {
     "param_grid": "grid",
     "param_distributions": "grid",
     "params": "grid",
-    "estimator": "method baseline methods",
+    "estimator": "method methods",
     "estimators": "methods",
-    "model": "method baseline methods",
+    "model": "method methods",
     "models": "methods",
     "data": "federation",
     "baseline": "base",
@@ -143,7 +144,7 @@ def check(where: str, given: Iterable[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
             hint = meant(name, known) or f"; it takes {', '.join(known)}"
-            raise TypeError(f"{where}() got an unexpected keyword argument {name!r}{hint}")
+            raise WrongType(f"{where}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def hinting(*more: str, where: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:

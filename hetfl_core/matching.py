@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 
 __all__ = ["Matching", "Neurons", "Rule", "assign", "match"]
 
@@ -75,12 +76,12 @@ class Neurons:
         checks.instance("rows", self.rows, Tensor)
         checks.instance("held", self.held, Tensor)
         if self.rows.dim() != 2 or self.held.shape != self.rows.shape[1:]:
-            raise ValueError(
+            raise WrongValue(
                 f"{who}rows must have shape (h, D) and held (D,), got {tuple(self.rows.shape)} and "
                 f"{tuple(self.held.shape)}"
             )
         if bad := int((~self.rows.isfinite()).sum()):
-            raise ValueError(f"{who}rows must be finite, got {bad} values that are NaN or infinite: training diverged")
+            raise WrongValue(f"{who}rows must be finite, got {bad} values that are NaN or infinite: training diverged")
         checks.number("weight", self.weight, above=0)
 
 
@@ -275,7 +276,7 @@ def match(
         return found
     if rule.order == "anew":
         if rule.growth is None:
-            raise ValueError(
+            raise WrongValue(
                 'growth must be a number with order="anew": a row that nobody is left in is gone, got None'
             )
         orders = [torch.randperm(len(found.neurons), generator=rng).tolist() for _ in range(passes)]
@@ -293,13 +294,13 @@ def _begun(neurons: Sequence[Neurons], indices: Sequence[Tensor] | None, width: 
     """The matching that a search begins with, once it is seen to be one."""
     neurons = list(neurons)
     if not neurons:
-        raise ValueError("neurons must be those of at least one client, got none")
+        raise WrongValue("neurons must be those of at least one client, got none")
     dims = {one.rows.shape[1] for one in neurons}
     if len(dims) > 1:
-        raise ValueError(f"neurons must have the same coordinates on all clients, got D={sorted(dims)}")
+        raise WrongValue(f"neurons must have the same coordinates on all clients, got D={sorted(dims)}")
     begun = [torch.arange(len(one.rows)) for one in neurons] if indices is None else [i.long() for i in indices]
     if [i.shape for i in begun] != [one.rows.shape[:1] for one in neurons]:
-        raise ValueError(
+        raise WrongValue(
             f"indices must be one per neuron of each client, shapes {[tuple(one.rows.shape[:1]) for one in neurons]}, "
             f"got {[tuple(i.shape) for i in begun]}"
         )
@@ -307,7 +308,7 @@ def _begun(neurons: Sequence[Neurons], indices: Sequence[Tensor] | None, width: 
     width = needed if width is None else checks.integer("width", width, 1)
     for one, i in zip(neurons, begun, strict=True):
         if len(i) and (int(i.min()) < 0 or int(i.max()) >= width or len(i.unique()) < len(i)):
-            raise ValueError(
+            raise WrongValue(
                 f"indices of client {one.name!r} must be different rows of 0…{width - 1}, "
                 f"got {checks.shown(i.tolist())}"
             )
@@ -380,9 +381,9 @@ def assign(costs: Tensor) -> Tensor:
 
     checks.instance("costs", costs, Tensor)
     if costs.dim() != 2 or len(costs) < costs.shape[1]:
-        raise ValueError(f"costs must have shape (rows, columns), rows not fewer, got {tuple(costs.shape)}")
+        raise WrongValue(f"costs must have shape (rows, columns), rows not fewer, got {tuple(costs.shape)}")
     if bool(costs.isnan().any()):
-        raise ValueError(f"costs must be numbers, got {int(costs.isnan().sum())} that are NaN")
+        raise WrongValue(f"costs must be numbers, got {int(costs.isnan().sum())} that are NaN")
     rows, columns = linear_sum_assignment(costs.double().cpu().numpy())
     out = torch.empty(costs.shape[1], dtype=torch.int64)
     out[torch.from_numpy(columns)] = torch.from_numpy(rows)
@@ -502,7 +503,7 @@ class _Search:
         self.neurons = [_counted(one, rule) for one in found.neurons]
         least, most = (of(self.neurons, key=lambda one: one.weight) for of in (min, max))
         if most.weight > UNEVEN * least.weight:
-            raise ValueError(
+            raise WrongValue(
                 f"weight must not be more than {UNEVEN:g} times that of another client, or the others' sums have too "
                 f"few digits, got {least.weight:g} on client {least.name!r} and {most.weight:g} on {most.name!r}"
             )

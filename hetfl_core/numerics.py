@@ -32,6 +32,8 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
+from hetfl_core.errors import WrongValue
+
 __all__ = ["REVISION", "hold", "in_effect", "what_differs"]
 
 
@@ -121,7 +123,7 @@ def hold(fastest: bool | None = None, environment: MutableMapping[str, str] | No
     target = os.environ if environment is None else environment
     wish = target.get(SWITCH, "0") or "0"
     if wish not in ("0", "1"):
-        raise ValueError(f"{SWITCH} must be 1 (the fastest instructions) or 0 (portable ones), got {wish!r}")
+        raise WrongValue(f"{SWITCH} must be 1 (the fastest instructions) or 0 (portable ones), got {wish!r}")
     portable = settings()
     fast = wish == "1" if fastest is None else fastest
     new = {} if fast else {name: value for name, value in portable.items() if name not in target}

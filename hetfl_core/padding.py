@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hetfl_core.errors import WrongValue
+
 
 def pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """Zero-pad a tensor at the end of each axis.
@@ -30,7 +32,7 @@ def pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     if tuple(tensor.shape) == tuple(shape):
         return tensor
     if tensor.dim() != len(shape) or any(have > want for have, want in zip(tensor.shape, shape, strict=True)):
-        raise ValueError(f"cannot pad a tensor of shape {tuple(tensor.shape)} to {tuple(shape)}")
+        raise WrongValue(f"cannot pad a tensor of shape {tuple(tensor.shape)} to {tuple(shape)}")
     out = tensor.new_zeros(tuple(shape))
     out[tuple(slice(size) for size in tensor.shape)] = tensor
     return out

@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.errors import RunError, WrongType
 from hetfl_core.numerics import usable_cores
 
 R = TypeVar("R")
@@ -227,7 +228,7 @@ class Processes:
         except (EOFError, ConnectionError) as gone:
             process = self.running[end]
             process.join(10)
-            raise RuntimeError(
+            raise RunError(
                 f"the process that worked on {about} ended with exit code {process.exitcode}: it was killed, as "
                 "happens where memory runs out, or something in it crashed; with one process all is done in this one"
             ) from gone
@@ -263,7 +264,7 @@ def _serve(end: Connection, threads: int, others: Sequence[Connection], wire: An
         try:
             answer = wire.dumps((result, error, told))
         except Exception as why:
-            answer = wire.dumps((None, TypeError(f"a result cannot be sent to another process: {why}"), told))
+            answer = wire.dumps((None, WrongType(f"a result cannot be sent to another process: {why}"), told))
         end.send_bytes(answer)
 
 

@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from hetfl_core import checks
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.views import columns_of_each
 
@@ -108,7 +109,7 @@ def curves(
         for frame in frames:
             checks.frame("runs", frame, "round")
         if any(column not in frame for frame in frames):
-            raise KeyError(f"the history of {name!r} has no column {column!r}; it has {list(frames[0])}")
+            raise UnknownName(f"the history of {name!r} has no column {column!r}; it has {list(frames[0])}")
         table = pd.concat([f.set_index("round")[column].astype(float) for f in frames], axis=1).dropna()
         values = table.to_numpy() * (100 if percent else 1)
         colour, marker, every = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], max(len(table) // 8, 1)
@@ -153,9 +154,9 @@ def project(
     checks.choice("how", how, ("t-SNE", "MDS", "PCA"))
     checks.integer("seed", seed, 0, 2**32 - 1)
     if min(points.shape) < 2:
-        raise ValueError(f"points must be two at least, with two coordinates or more, got shape {points.shape}")
+        raise WrongValue(f"points must be two at least, with two coordinates or more, got shape {points.shape}")
     if np.abs(points).max() > FARTHEST:
-        raise ValueError(f"points must lie within ±{FARTHEST:g}, got {np.abs(points).max():g}")
+        raise WrongValue(f"points must lie within ±{FARTHEST:g}, got {np.abs(points).max():g}")
     from sklearn.decomposition import PCA
     from sklearn.manifold import MDS, TSNE
 
@@ -176,11 +177,11 @@ def _labelled(
     points, labels = _arrays(name, points, 2, 0), {k: v.astype(int) for k, v in _arrays("labels", labels, 1, 0).items()}
     for client, z in points.items():
         if client not in labels or len(labels[client]) != len(z):
-            raise ValueError(f"labels must have one for each of the {len(z)} points in {name} of client {client!r}")
+            raise WrongValue(f"labels must have one for each of the {len(z)} points in {name} of client {client!r}")
         if z.shape[1] < 2:
-            raise ValueError(f"{name} must have two coordinates or more, got shape {z.shape} of client {client!r}")
+            raise WrongValue(f"{name} must have two coordinates or more, got shape {z.shape} of client {client!r}")
     if not points:
-        raise ValueError(f"{name} must hold the points of one client at least, got none")
+        raise WrongValue(f"{name} must hold the points of one client at least, got none")
     found = np.unique(np.concatenate([labels[client] for client in points])).tolist()
     classes = found if classes is None else checks.sequence("classes", classes)
     return points, labels, [checks.integer("classes", c, 0) for c in classes]
@@ -190,7 +191,7 @@ def _of_classes(anchors: Any, classes: Sequence[int]) -> np.ndarray:
     """Anchors, of which those of these classes are drawn; the others may be NaN."""
     anchors = checks.floats("anchors", anchors, 2, gaps=True)
     if max(classes, default=-1) >= len(anchors) or anchors.shape[1] < 2 or not np.isfinite(anchors[classes]).all():
-        raise ValueError(f"anchors must be finite points, one for each of the classes {classes}, got {anchors.shape}")
+        raise WrongValue(f"anchors must be finite points, one for each of the classes {classes}, got {anchors.shape}")
     return anchors
 
 

@@ -4,7 +4,8 @@ A plugin is a module. It may have ``commands``, a `typer.Typer` whose commands s
 ``data_sets()``, names and the functions that make a federation; ``listing()``, by title the names with a line each that
 ``hetfl list`` shows; ``described(name)``, the lines of ``hetfl list NAME``, none for a strange name; and ``peers()``,
 the lines of ``hetfl bench --peers``. It is imported whenever ``hetfl`` starts, so that it should import no tensors at
-its top. In its ``pyproject.toml``::
+its top. Its package may carry data files in a folder ``_data``, where `hetfl_core.files.data_path` finds them. In its
+``pyproject.toml``::
 
     [project.entry-points."hetfl.plugins"]
     mine = "my_package.plugin"
@@ -15,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hetfl_core.files import PLUGINS
+
 __all__ = ["data_sets"]
-
-
-GROUP = "hetfl.plugins"
 
 
 @cache
@@ -33,7 +32,7 @@ def plugins() -> tuple[ModuleType, ...]:
     -------
     tuple of module
     """
-    return tuple(point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
+    return tuple(point.load() for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name))
 
 
 def data_sets() -> dict[str, Callable[..., Any]]:
@@ -49,14 +48,3 @@ def data_sets() -> dict[str, Callable[..., Any]]:
     for plugin in plugins():
         found |= plugin.data_sets() if hasattr(plugin, "data_sets") else {}
     return found
-
-
-def folders() -> list[Path]:
-    """The folders of this package and of those that plugins come from.
-
-    Returns
-    -------
-    list of pathlib.Path
-    """
-    files = [__file__, *(plugin.__file__ for plugin in plugins() if plugin.__file__)]
-    return [Path(file).parent for file in files]

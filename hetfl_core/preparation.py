@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks, columns
+from hetfl_core import checks, columns, scikit
 from hetfl_core.clients import warn
 from hetfl_core.columns import word
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.settings import Checked, Natural, Share, plain
 
 __all__ = ["Preparation"]
@@ -76,12 +78,12 @@ class Preparation(Checked):
             for key, inside in value.items() if isinstance(value, Mapping) else [(None, value)]:
                 given = checks.sequence(where := name if key is None else f"{name}[{key!r}]", inside)
                 if name == "missing" and (odd := [mark for mark in given if not isinstance(mark, MARKS)]):
-                    raise TypeError(f"{where} must be numbers and texts, got {checks.shown(odd[0])}")
+                    raise WrongType(f"{where} must be numbers and texts, got {checks.shown(odd[0])}")
         if not isinstance(self.categories, Mapping):
             checks.names("categories", self.categories)
         for column, levels in self.declared.items():
             if not levels or len(set(levels)) < len(levels):
-                raise ValueError(f"categories[{column!r}] must be different levels, got {checks.shown(levels)}")
+                raise WrongValue(f"categories[{column!r}] must be different levels, got {checks.shown(levels)}")
 
     @property
     def declared(self) -> dict[str, tuple[str, ...]]:
@@ -104,7 +106,7 @@ class Preparation(Checked):
         known = [*map(str, columns)]
         if lost := [column for column in self.named if column not in known]:
             argument = "categories" if lost[0] in self.coded else "missing"
-            raise ValueError(f"{argument} must name columns of {[*columns]}, got {lost[0]!r}")
+            raise WrongValue(f"{argument} must name columns of {[*columns]}, got {lost[0]!r}")
 
     def marks(self, column: str) -> list[Any]:
         """What stands for a missing value in a column."""
@@ -142,7 +144,7 @@ class Preparation(Checked):
         if codes:
             words = _words(values)
             if unknown := sorted({*words.dropna()} - {*self.declared.get(column, words.dropna())}):
-                raise ValueError(
+                raise WrongValue(
                     f"column {column!r} must have levels among {[*self.declared[column]]}, as categories says, got "
                     f"{checks.shown(unknown)}"
                 )
@@ -152,9 +154,9 @@ class Preparation(Checked):
         if failed.empty:
             return numbers
         if all(map(GROUPED.fullmatch, map(str, failed.unique()))):
-            raise ValueError(f"column {column!r} {_in_groups(failed)}")
+            raise WrongValue(f"column {column!r} {_in_groups(failed)}")
         if numbers.notna().any():
-            raise ValueError(
+            raise WrongValue(
                 f"column {column!r} must hold numbers or words, got numbers and, in {len(failed)} rows, "
                 f"{checks.shown([*failed.astype(str).unique()])}: name what stands for a missing value in missing=…, "
                 "or the column in categories=… if these are levels"
@@ -163,12 +165,12 @@ class Preparation(Checked):
         n = words.nunique()
         measured = words.dropna().str.extract(MEASURED)["unit"]
         if n > 10 and measured.notna().all() and measured.nunique() <= 3:
-            raise ValueError(
+            raise WrongValue(
                 f"column {column!r} has numbers with a unit, such as {words.dropna().iloc[0]!r}: write the numbers "
                 "alone, or name the column in categories=… if these are levels"
             )
         if n > 10 and n > words.notna().sum() / 2:
-            raise ValueError(
+            raise WrongValue(
                 f"column {column!r} has {n} different texts in {words.notna().sum()} rows, as names and notes do: "
                 "leave it out (ignore=…), or name it in categories=…"
             )
@@ -244,19 +246,19 @@ class Prepared:
         if lost := [column for column in self.columns if column in needed and column not in table.columns]:
             written = {"".join(str(column).lower().split()): str(column) for column in table.columns}
             near = written.get("".join(lost[0].lower().split()))
-            raise ValueError(
+            raise WrongValue(
                 f"client {self.client!r}: the table must have the columns {checks.shown([*self.columns])}, lacks "
                 f"{checks.shown(lost)}; "
                 + (f"{near!r} is another name" if near else "where a value is not known, leave it empty")
             )
         if twice := [column for column in self.columns if (table.columns == column).sum() > 1]:
-            raise ValueError(f"client {self.client!r}: the table must have each column once, got {twice[0]!r} twice")
+            raise WrongValue(f"client {self.client!r}: the table must have each column once, got {twice[0]!r} twice")
         table = table.reindex(columns=[*self.columns])
         if self.preparation is not None:
             try:
                 table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)
             except ValueError as error:
-                raise ValueError(f"client {self.client!r}: {error}") from error
+                raise WrongValue(f"client {self.client!r}: {error}") from error
             if self.preparation.gaps == "refuse":
                 refuse_gaps(self.client, table[[column for column in self.columns if column in needed]])
             if new and len(table):
@@ -272,10 +274,10 @@ class Prepared:
             made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
         except (ValueError, TypeError) as error:
             told = " ".join(str(error).split())
-            raise ValueError(f"client {self.client!r}: prepare cannot take these rows: {told}") from error
+            raise WrongValue(f"client {self.client!r}: prepare cannot take these rows: {told}") from error
         made = made.toarray() if hasattr(made, "toarray") else np.asarray(made)
         if made.ndim != 2 or len(made) != len(table) or made.dtype.kind not in "biuf":
-            raise ValueError(
+            raise WrongValue(
                 f"client {self.client!r}: prepare must make an array of numbers with {len(table)} rows, got shape "
                 f"{made.shape} and dtype {made.dtype}"
             )
@@ -311,7 +313,7 @@ class Prepared:
             return _words(values)
         numbers = _numbers(column, values)
         if len(failed := values[numbers.isna() & values.notna()]):
-            raise ValueError(f"column {column!r} must hold numbers, got {checks.shown(failed.iloc[0])}")
+            raise WrongValue(f"column {column!r} must hold numbers, got {checks.shown(failed.iloc[0])}")
         return numbers
 
     def _known(self, column: str, words: pd.Series) -> pd.Series:
@@ -330,18 +332,18 @@ class Prepared:
         Returns
         -------
         dict
-            Names, levels, and per column what fills a gap, mean and scale.
+            Names, levels, and per column what fills a gap, mean and scale. Of a transformer of the user's own names,
+            and the transformer as skops writes it (`hetfl_core.scikit.packed`), in base 64.
 
         Raises
         ------
         TypeError
-            For a transformer of the user's own.
+            For a transformer that cannot be written, naming the client.
         """
-        if self.preparation is None:
-            raise TypeError(
-                f"client {self.client!r}: a transformer of your own cannot be written as JSON, only pickled"
-            )
         own = {"client": self.client, "columns": [*self.columns], "features": [*(self.features or ())]}
+        if self.preparation is None:
+            content = scikit.packed(self.transformer, f"client {self.client!r}: its transformer (prepare)")
+            return {**own, "origin": [*self.origin], "transformer": base64.b64encode(content).decode()}
         parts = self.transformer.named_transformers_
         fills: dict[str, Any] = {}
         for kind, _, names in self.transformer.transformers_:
@@ -353,18 +355,31 @@ class Prepared:
         return {**own, **fitted, "preparation": plain(vars(self.preparation))}
 
 
-def restored(state: Mapping[str, Any]) -> Prepared:
+def restored(state: Mapping[str, Any], by: str = "prepare", trusted: Sequence[str] = ()) -> Prepared:
     """What `Prepared.state` was written of: it makes the same inputs, bit for bit.
 
     Parameters
     ----------
     state : dict
+    by : str
+        Where it stands, for errors.
+    trusted : sequence of str
+        Classes and functions of others that a transformer consists of, as for `hetfl_core.load_trained`.
 
     Returns
     -------
     Prepared
+
+    Raises
+    ------
+    ValueError
+        For a transformer that is damaged, or asks for code which is not trusted.
     """
     columns = tuple(state["columns"])
+    if "transformer" in state:
+        transformer = scikit.unpacked(base64.b64decode(state["transformer"]), by, trusted)
+        features = tuple(state["features"]) or None
+        return Prepared(state["client"], columns, features, tuple(state["origin"]), transformer)
     preparation = Preparation(**state["preparation"])
     kinds = {c: object if c in state["levels"] else float for c in columns}
     row = pd.DataFrame({c: pd.Series([state["fills"][c]], dtype=kinds[c]) for c in columns})  # its median is itself
@@ -419,7 +434,7 @@ def fit(who: str, table: pd.DataFrame, preparation: Preparation, levels: Mapping
     made += [(f"{name} missing", name) for name in names] if preparation.gaps == "indicator" else []
     features, origin = zip(*made, strict=True)
     if len(set(features)) < len(features):
-        raise ValueError(f"client {who!r}: columns must have names that stay different, got {checks.shown(names)}")
+        raise WrongValue(f"client {who!r}: columns must have names that stay different, got {checks.shown(names)}")
     transformer.fit(table)
     own = {name: tuple(levels[name]) for name in words}
     return Prepared(who, tuple(names), features, origin, transformer, preparation, own)
@@ -456,7 +471,7 @@ def fit_own(who: str, table: pd.DataFrame, y: np.ndarray, transformer: Any) -> P
         width = np.shape(own.transform(table))[-1]
     except (ValueError, TypeError, AttributeError) as error:
         told = " ".join(str(error).split())
-        raise ValueError(f"client {who!r}: prepare cannot be fitted on its training rows: {told}") from error
+        raise WrongValue(f"client {who!r}: prepare cannot be fitted on its training rows: {told}") from error
     features = None
     with suppress(AttributeError, ValueError):  # of pipelines in which a step names nothing
         features = tuple(map(str, own.get_feature_names_out()))
@@ -470,12 +485,30 @@ def check_prepare(prepare: Any) -> None:
     Raises
     ------
     TypeError
+
+    Warns
+    -----
+    FederationWarning
+        For a transformer with which no model could be saved, and for one that could be read again in this session only.
     """
     transforms = all(hasattr(prepare, part) for part in ("fit", "transform", "get_params"))
     if isinstance(prepare, type) or not (transforms or isinstance(prepare, Preparation)):
-        raise TypeError(
+        raise WrongType(
             "prepare must be a Preparation, or a transformer of scikit-learn such as make_pipeline(SimpleImputer()), "
             f"got {checks.shown(prepare)}"
+        )
+    if isinstance(prepare, Preparation):
+        return
+    try:
+        if passing := [name for name in scikit.types_in(prepare) if name.startswith("__main__.")]:
+            warn(
+                f"prepare has {checks.shown(passing)}, defined in this program or notebook: models that are saved can "
+                "be read where that is defined too; put it in a module of its own, so that it can be imported"
+            )
+    except TypeError as error:
+        warn(
+            f"{error}. Models of this federation can be trained and used here, but not saved: take a Preparation, or "
+            "put what is not of scikit-learn into a module of its own"
         )
 
 
@@ -553,7 +586,7 @@ def _without_marks(column: str, values: pd.Series, marks: Sequence[Any], codes: 
     values = columns.plain(values, f"column {column!r}")
     if not pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind not in "mM":
         if len(nested := [value for value in values if isinstance(value, NESTED)]):
-            raise ValueError(f"column {column!r} must hold a number or a text in each row, got {nested[0]!r}")
+            raise WrongValue(f"column {column!r} must hold a number or a text in each row, got {nested[0]!r}")
         values = values.astype(object).map(lambda v: v.strip() if isinstance(v, str) else v, na_action="ignore")
     return values.mask(columns.marked(values, marks, codes))
 
@@ -561,15 +594,15 @@ def _without_marks(column: str, values: pd.Series, marks: Sequence[Any], codes: 
 def _numbers(column: str, values: pd.Series) -> pd.Series:
     """The values as floats, NaN where they are none."""
     if columns.is_of_time(values):
-        raise ValueError(f"column {column!r} holds dates or times: make numbers of them, or leave it out (ignore=…)")
+        raise WrongValue(f"column {column!r} holds dates or times: make numbers of them, or leave it out (ignore=…)")
     if not pd.api.types.is_numeric_dtype(values.dtype):
         values = _truths(values)
     try:
         numbers = pd.to_numeric(values, errors="coerce").astype(float)
     except OverflowError as error:
-        raise ValueError(f"column {column!r} must hold finite numbers up to {LARGEST:g}: {error}") from error
+        raise WrongValue(f"column {column!r} must hold finite numbers up to {LARGEST:g}: {error}") from error
     if bad := int((numbers.abs() > LARGEST).sum()):
-        raise ValueError(f"column {column!r} must hold finite numbers up to {LARGEST:g}, got {bad} that are beyond")
+        raise WrongValue(f"column {column!r} must hold finite numbers up to {LARGEST:g}, got {bad} that are beyond")
     return numbers
 
 
@@ -599,10 +632,10 @@ def check_numbers(who: str, column: Any, values: pd.Series) -> None:
             known = _without_marks(str(column), values, Preparation().marks(str(column))).dropna()
             odd = known[_numbers(str(column), known).isna()]
         except ValueError as error:
-            raise ValueError(f"client {who!r}: {error}") from error
+            raise WrongValue(f"client {who!r}: {error}") from error
         if len(odd) and all(map(GROUPED.fullmatch, map(str, odd.unique()))):
-            raise ValueError(f"client {who!r}: column {column!r} {_in_groups(odd)}")
-        raise ValueError(
+            raise WrongValue(f"client {who!r}: column {column!r} {_in_groups(odd)}")
+        raise WrongValue(
             f"client {who!r}: column {column!r} must hold numbers, got dtype {values.dtype}: prepare=Preparation() "
             "takes marks such as '?' for gaps, and makes a column of each level of words"
         )
@@ -613,7 +646,7 @@ def refuse_gaps(who: str, table: pd.DataFrame) -> None:
     lost = table.isna().sum()
     if (lost := lost[lost > 0]).any():
         each = ", ".join(f"{column!r} lacks {n}" for column, n in lost.items())
-        raise ValueError(
+        raise WrongValue(
             f"client {who!r}: column {each} of {len(table)} values; fill them in (prepare=Preparation() does), or "
             "leave out the rows (a column that a client does not have at all may be empty)"
         )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongType, WrongValue
 
 __all__ = ["SERVER", "normal", "numpy_stream", "stream"]
 
@@ -146,7 +147,7 @@ class SecretStream:
             Without a key.
         """
         if not self.key:
-            raise ValueError(
+            raise WrongValue(
                 "noise that is to hide something must be drawn with a secret of the client's own, but it has none: "
                 "give it a folder for its state (`hetfl deploy client --state`), and have the method's `needs_secret` "
                 "say that it draws"
@@ -189,7 +190,7 @@ def normal(shape: Sequence[int], source: Stream, dtype: torch.dtype = torch.floa
     sizes = tuple(checks.integer("shape", n, 0) for n in checks.sequence("shape", shape))
     checks.instance("source", source, torch.Generator, SecretStream)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise TypeError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
+        raise WrongType(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
     if isinstance(source, SecretStream):
         return source.normal(sizes, dtype)
     return torch.randn(sizes, generator=source, dtype=dtype)

@@ -15,13 +15,14 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
 from hetfl_core import keywords
+from hetfl_core.errors import WrongType, WrongValue
 
 T = TypeVar("T")
 
@@ -104,6 +105,27 @@ def made_once(owner: T, key: Hashable, make: Callable[[], T]) -> T:
 _MADE: dict[int, dict[Hashable, Any]] = {}
 
 
+def later(default: Any) -> Any:
+    """A field that settings got when there were records already: named alone, and not written where it is the default.
+
+    So the plain form of settings that do not use it is the one that it always was.
+
+    Parameters
+    ----------
+    default : object
+        With which settings do what they did before.
+    """
+    return field(default=default, kw_only=True, metadata={LATER: True})
+
+
+LATER = "later"
+
+
+def _told(x: Any, f: Field[Any]) -> bool:
+    """Whether a field of settings stands in their plain form."""
+    return LATER not in f.metadata or getattr(x, f.name) != f.default
+
+
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
@@ -178,13 +200,13 @@ def check(settings: Any) -> None:
     for name, words, fits in _tests(type(settings)):  # type: ignore[arg-type]
         if not fits(value := getattr(settings, name)):
             asked = f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
-            raise ValueError(f"{name} must be {words}, got {value!r}{asked}")
+            raise WrongValue(f"{name} must be {words}, got {value!r}{asked}")
     for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
         given = getattr(settings, name)
         inside = given.values() if isinstance(given, Mapping) else given
         for value in inside if isinstance(given, Mapping | tuple | list) and not limit.whole else (given,):
             if value is not None and not limit.holds(value):
-                raise ValueError(f"{name} must be {limit.words}, got {value!r}")
+                raise WrongValue(f"{name} must be {limit.words}, got {value!r}")
 
 
 @functools.cache
@@ -317,7 +339,8 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
     -------
     object
         Numbers that are not finite become None, for JSON has no NaN. A dataclass becomes a dict of its fields, with its
-        ``class``, and an estimator of scikit-learn one of its parameters.
+        ``class`` and without those that came `later` and have their default. An estimator of scikit-learn becomes one
+        of its parameters.
 
     Raises
     ------
@@ -332,7 +355,9 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
         short = x if digits is None else float(f"{x:.{digits}g}")
         return short if math.isfinite(x) else None
     if is_dataclass(x) and not isinstance(x, type):
-        inside = {f.name: plain(getattr(x, f.name), f"{where}.{f.name}", digits, other) for f in fields(x)}
+        inside = {
+            f.name: plain(getattr(x, f.name), f"{where}.{f.name}", digits, other) for f in fields(x) if _told(x, f)
+        }
         return {"class": type(x).__name__, **inside}
     if callable(getattr(x, "get_params", None)) and not isinstance(x, type):  # an estimator of scikit-learn
         return {"class": type(x).__name__, **plain(x.get_params(deep=False), where, digits, other)}
@@ -343,7 +368,7 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
         return [plain(v, f"{where}[{i}]", digits, other) for i, v in enumerate(items)]
     if other is not None:
         return other(x)
-    raise TypeError(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
+    raise WrongType(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
 
 
 def changed(old: Any, new: Any) -> list[str]:

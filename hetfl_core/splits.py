@@ -12,6 +12,7 @@ import pandas as pd
 
 from hetfl_core import checks, columns
 from hetfl_core.clients import Kind, warn
+from hetfl_core.errors import WrongValue
 
 TrainTest = tuple[np.ndarray, np.ndarray]
 """Indices of the training and of the test rows."""
@@ -61,14 +62,14 @@ class SplitBy(NamedTuple):
         where = self.checked(who)
         test = {"group": self._by_group, "split": self._as_told, "time": self._by_time}[self.kind](where, share, rng)
         if test.all():
-            raise ValueError(f"{where} must leave at least one row for training, got {len(test)} test rows")
+            raise WrongValue(f"{where} must leave at least one row for training, got {len(test)} test rows")
         return np.flatnonzero(~test), np.flatnonzero(test)
 
     def checked(self, who: str) -> str:
         """What errors call the column at a client, which must have no gaps there."""
         where = f"client {who!r}: column {self.column!r}, which {self.kind}= names,"
         if lost := int(self.values.isna().sum()):
-            raise ValueError(f"{where} must have no gaps, got {lost} in {len(self.values)} rows")
+            raise WrongValue(f"{where} must have no gaps, got {lost} in {len(self.values)} rows")
         return where
 
     def groups(self) -> np.ndarray:
@@ -90,7 +91,7 @@ class SplitBy(NamedTuple):
     def _as_told(self, where: str, share: float, rng: np.random.Generator) -> np.ndarray:
         words = self.values.astype(str).str.strip().str.lower()
         if unknown := sorted({*words} - {"train", "test"}):
-            raise ValueError(f"{where} must say train or test, got {checks.shown(unknown)}")
+            raise WrongValue(f"{where} must say train or test, got {checks.shown(unknown)}")
         return (words == "test").to_numpy()
 
     def _by_time(self, where: str, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -105,7 +106,7 @@ class SplitBy(NamedTuple):
                 times = pd.to_datetime(times, format=None if times.dtype.kind == "M" else "ISO8601")
             except (ValueError, TypeError) as error:
                 told = " ".join(str(error).split())
-                raise ValueError(f"{where} must hold numbers, or dates such as 2020-01-31: {told}") from error
+                raise WrongValue(f"{where} must hold numbers, or dates such as 2020-01-31: {told}") from error
         n_train = len(times) - int(np.ceil(share * len(times)))
         last = times.sort_values(kind="stable").iloc[max(n_train, 1) - 1]
         return (times > last).to_numpy() if share else np.zeros(len(times), bool)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.clients import INDEX, warn
+from hetfl_core.errors import WrongValue
 
 PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"}
 """Ends of names of files that pandas unpacks."""
@@ -50,20 +51,20 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
             table = pd.read_csv(file, **{"index_col": False, **options})
     except (UnicodeDecodeError, LookupError) as error:
         why = getattr(error, "reason", error)
-        raise ValueError(f"{where}: the file is not in {encoding} ({why}); save it in that encoding") from error
+        raise WrongValue(f"{where}: the file is not in {encoding} ({why}); save it in that encoding") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ValueError(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
+        raise WrongValue(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
         meant = _other_separator(head)
-        raise ValueError(f"{where}: rows have more fields than the first line has names of columns{meant}") from error
+        raise WrongValue(f"{where}: rows have more fields than the first line has names of columns{meant}") from error
     _warn_of_short_rows(file, where, len(table.columns), options)
     if not table.empty and len(again := np.flatnonzero((table.astype(str) == table.columns).all(axis=1))):
-        raise ValueError(f"{where}: row {again[0] + 1} repeats the names of columns: leave it out")
+        raise WrongValue(f"{where}: row {again[0] + 1} repeats the names of columns: leave it out")
     if table.empty:
-        raise ValueError(f"{where}: expected at least one row of numbers below the names of columns, got none")
+        raise WrongValue(f"{where}: expected at least one row of numbers below the names of columns, got none")
     twice = [column for column in head if head.count(column) > 1 and column]
     if twice and not {"names", "header"} & options.keys():
-        raise ValueError(f"{where}: columns must have different names, got {twice[0]!r} twice")
+        raise WrongValue(f"{where}: columns must have different names, got {twice[0]!r} twice")
     return _with_points(table, options)
 
 
@@ -90,11 +91,11 @@ def _check_text(file: Path, where: str, encoding: str) -> None:
         return
     begin, wide = file.read_bytes(), encoding.lower().startswith(("utf-16", "utf_16", "utf16", "utf-32"))
     if begin.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
-        raise ValueError(f"{where}: the file is no text, but an Excel file or an archive: save the table as CSV")
+        raise WrongValue(f"{where}: the file is no text, but an Excel file or an archive: save the table as CSV")
     if begin.startswith((b"\xff\xfe", b"\xfe\xff")) and not wide:
-        raise ValueError(f"{where}: the file is not in {encoding}, but in UTF-16: encoding='utf-16' reads it")
+        raise WrongValue(f"{where}: the file is not in {encoding}, but in UTF-16: encoding='utf-16' reads it")
     if b"\0" in begin and not wide:
-        raise ValueError(f"{where}: the file is no text, as line {begin[: begin.index(0)].count(10) + 1} holds a NUL")
+        raise WrongValue(f"{where}: the file is no text, as line {begin[: begin.index(0)].count(10) + 1} holds a NUL")
 
 
 def _warn_of_short_rows(file: Path, where: str, width: int, options: Mapping[str, Any]) -> None:
@@ -139,12 +140,12 @@ def sites(
         paths = [checks.path("files", file) for file in files]
         named = {file.stem: file for file in paths}
         if len(named) < len(paths):
-            raise ValueError(f"files must have different names, got {checks.shown([*map(str, paths)])}")
+            raise WrongValue(f"files must have different names, got {checks.shown([*map(str, paths)])}")
     else:
         named = {"": checks.path("files", files)}
     alone = [*named] == [""]
     if not named or alone == (client is None):
-        raise ValueError(
+        raise WrongValue(
             "client must name the column that says whose a row is, where there is one file, and is not given where "
             f"there is a file per client, got client={client!r} and {len(named)} file{'s' * (len(named) != 1)}"
         )
@@ -155,7 +156,7 @@ def sites(
     for who, table in tables.items():
         for argument, column in (needed or {}).items():
             if column not in table.columns and len(tables) > 1:
-                raise ValueError(
+                raise WrongValue(
                     f"client {who!r}, {named[who].name}: {argument} must be one of the columns "
                     f"{checks.shown([*table.columns])}, got {column!r}"
                 )
@@ -190,7 +191,7 @@ def read_site(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFram
     table = read_table(file, where, **options)
     table.columns = pd.Index([str(column).strip() for column in table.columns])
     if meant := _other_separator(list(table.columns)):
-        raise ValueError(f"{where}: the file has one column {checks.shown(table.columns[0])}{meant}")
+        raise WrongValue(f"{where}: the file has one column {checks.shown(table.columns[0])}{meant}")
     for column in [column for column in table.columns if INDEX.fullmatch(column)]:
         values = table[column]
         if pd.api.types.is_integer_dtype(values) and (values.diff().dropna() == 1).all():

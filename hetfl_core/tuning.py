@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from hetfl_core import baselines, checks, keywords
-from hetfl_core.comparing import ROUNDS, Study, held_out, most, runs_of, split_views
+from hetfl_core import checks, keywords
+from hetfl_core.comparing import ROUNDS, Study, held_out, runs_of
 from hetfl_core.engine.measures import Score, check_measure, direction, is_own
 from hetfl_core.engine.options import RunOptions
-from hetfl_core.estimators import PerSite, as_baseline
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
-from hetfl_core.methods import Method
-from hetfl_core.views import view_of
+from hetfl_core.learners import Learner, as_learner
+from hetfl_core.views import method_and_view, view_of
 
 SEEDS = (1_000_000, 1_000_001)
 """Those of the choice by default: no comparison has them unless somebody says so."""
@@ -38,8 +38,8 @@ class Tuned:
     setting : dict
         The best of the grid.
     table : pandas.DataFrame
-        A row for each setting, in the order of the grid: its values, the mean of the measure over clients and seeds,
-        under the measure's name, its standard deviation over seeds (``sd``), and whether it is the one (``chosen``).
+        A row for each setting, in the order of the grid: its values, the mean of the metric over clients and seeds,
+        under the metric's name, its standard deviation over seeds (``sd``), and whether it is the one (``chosen``).
     edges : dict of str to {"smallest", "largest"}
         Numbers of the setting that lie at an edge of the grid, so that a wider one might hold a better one.
     """
@@ -50,13 +50,13 @@ class Tuned:
     edges: dict[str, str]
 
 
-@keywords.hinting(*RunOptions.names("measure", "validation"))
+@keywords.hinting(*RunOptions.names("metric", "validation"))
 def tune(
     federation: Federation | Callable[[int], Federation],
     method: Any,
     grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
     *,
-    measure: str | Score | None = None,
+    metric: str | Score | None = None,
     seeds: int | Sequence[int] = SEEDS,
     share: float = 0.3,
     n_jobs: int | None = None,
@@ -78,7 +78,7 @@ def tune(
         What is tried: each combination of the values. Names are fields of the method or parameters of the estimator
         (``"logisticregression__C"`` of a pipeline), and of a run ``"rounds"``, ``"participation"``, ``"last_step"``;
         also ``"view"``.
-    measure : str or Score, optional
+    metric : str or Score, optional
         What decides, as `simulate` knows it: ``"log loss"``, ``"auc"``, …, or a function of your own that says whether
         more of it is better: ``hetfl_core.scorer(f, greater_is_better=False)``. Its mean over clients counts. By
         default the log loss, or the mean squared error of a regression.
@@ -105,7 +105,7 @@ def tune(
     ValueError
         For an empty grid, names that are neither of the method nor of a run, values that the method refuses, a function
         that does not say whether more of it is better, options that `simulate` would refuse, and where no setting has a
-        finite measure.
+        finite metric.
     TypeError
         For options that `simulate` does not know.
     """
@@ -114,12 +114,12 @@ def tune(
     checks.jobs(n_jobs)
     numbers = checks.seeds(seeds)
     settings = _settings(grid)
-    ((_, plain),), ((_, view),) = (part.items() for part in split_views({"": method}))
-    as_baseline(plain)  # which refuses what only looks like an estimator
-    tried = [_tried(plain, view, setting) for setting in settings]
-    call = _Trial(federation, tried, measure, float(share), {"rounds": ROUNDS, **options})
+    plain, view = method_and_view("method", method)
+    learner = as_learner(plain)
+    tried = [_tried(learner, view, setting) for setting in settings]
+    call = _Trial(federation, tried, metric, float(share), {"rounds": ROUNDS, **options})
     first = call.data(numbers[0])
-    name, score = _measure(measure, first.task)
+    name, score = _metric(metric, first.task)
     found: dict[int, list[float]] = {}
     at_once = {place: call.most(place, first) for place in range(len(tried))}
     for place, _, values in call.runs(numbers, at_once, n_jobs, progress, "tune"):
@@ -127,13 +127,14 @@ def tune(
     call.forget()
     means = np.array([np.mean(found[place]) for place in range(len(tried))])
     if not np.isfinite(means).any():
-        raise ValueError(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
+        raise WrongValue(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
     better = means if score else -means
     best = int(np.nanargmax(better))
     table = pd.DataFrame(settings).assign(**{name: means})
     table["sd"] = [np.std(found[place], ddof=1) if len(numbers) > 1 else math.nan for place in range(len(tried))]
     table["chosen"] = np.arange(len(tried)) == best
-    own, seen, _ = tried[best]
+    chosen, seen, _ = tried[best]
+    own = chosen.unwrapped()
     return Tuned(own if seen == "own" else (own, seen), settings[best], table, _edges(settings, settings[best]))
 
 
@@ -142,24 +143,24 @@ class _Trial(Study):
     """What is tried; its keys are the places of the settings."""
 
     federation: Federation | Callable[[int], Federation]
-    tried: Sequence[tuple[Any, Any, dict[str, Any]]]
-    measure: Any
+    tried: Sequence[tuple[Learner, Any, dict[str, Any]]]
+    metric: Any
     share: float
     options: Mapping[str, Any]
 
     def most(self, place: int, first: Federation) -> int:
         """How many runs with a setting are trained together."""
-        method, view, changes = self.tried[place]
-        return most(view_of(first, view), method, **{**self.options, **changes})
+        learner, view, changes = self.tried[place]
+        return learner.at_once(view_of(first, view), RunOptions(**{**self.options, **changes}))
 
     def piece(self, seeds: Sequence[int], place: int) -> list[float]:
         """The mean over clients on their validation rows, with each seed; NaN where a run diverged."""
-        method, view, changes = self.tried[place]
+        learner, view, changes = self.tried[place]
         seen = {seed: view_of(self.data(seed), view) for seed in seeds}
-        name, _ = _measure(self.measure, seen[seeds[0]].task)
-        asked: list[Any] = [self.measure if is_own(self.measure) else name]
+        name, _ = _metric(self.metric, seen[seeds[0]].task)
+        asked: list[Any] = [self.metric if is_own(self.metric) else name]
         options = {"evaluate_every": {**self.options, **changes}["rounds"], **self.options, **changes}
-        runs = runs_of(seen, "", method, measure=asked, progress=False, **options)
+        runs = runs_of(seen, "", learner, RunOptions(**{**options, "metric": asked, "progress": False}))
         return [math.nan if run.final.get("diverged") else run.final[name] for run in map(runs.__getitem__, seeds)]
 
     def make(self, seed: int) -> Federation:
@@ -171,15 +172,15 @@ class _Trial(Study):
         return cut
 
 
-def _measure(measure: Any, task: Any) -> tuple[str, bool]:
-    """The name of a measure, and whether more of it is better."""
-    if measure is None:
-        measure = "log_loss" if task == "classification" else "mse"
-    if not is_own(measure):
-        checks.nonempty_str("measure", measure)
-    beside, scores = check_measure([measure if is_own(measure) else measure.lower().replace(" ", "_")], task)
+def _metric(metric: Any, task: Any) -> tuple[str, bool]:
+    """The name of a metric, and whether more of it is better."""
+    if metric is None:
+        metric = "log_loss" if task == "classification" else "mse"
+    if not is_own(metric):
+        checks.nonempty_str("metric", metric)
+    beside, scores = check_measure([metric], task)
     if beside:
-        raise ValueError(f"measure must be one of clients' own rows, such as 'log loss', got {measure!r}")
+        raise WrongValue(f"metric must be one of clients' own rows, such as 'log_loss', got {metric!r}")
     ((name, score),) = scores.items()
     return name, direction(name, score)
 
@@ -193,36 +194,26 @@ def _settings(grid: Any) -> list[dict[str, Any]]:
         for name, values in checks.mapping("grid", one).items():
             checks.nonempty_str("grid: a setting's name", name)
             if not checks.sequence(f"grid[{name!r}]", values):
-                raise ValueError(f"grid[{name!r}] must have at least one value, got none")
+                raise WrongValue(f"grid[{name!r}] must have at least one value, got none")
     if not each or not all(each):
-        raise ValueError(f"grid must map at least one setting to its values, got {checks.shown(grid)}")
+        raise WrongValue(f"grid must map at least one setting to its values, got {checks.shown(grid)}")
     return [dict(setting) for setting in ParameterGrid([dict(one) for one in each])]
 
 
-def _tried(method: Any, view: Any, setting: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """The method with a setting, its view, and what the run is told; refused with the setting that is wrong."""
-    of_run = {name: value for name, value in setting.items() if name in OF_A_RUN and isinstance(method, Method)}
+def _tried(learner: Learner, view: Any, setting: Mapping[str, Any]) -> tuple[Learner, Any, dict[str, Any]]:
+    """The learner with a setting, its view, and what the run is told; refused with the setting that is wrong."""
+    of_run = {name: value for name, value in setting.items() if name in OF_A_RUN and learner.in_rounds}
     own = {name: value for name, value in setting.items() if name not in (*of_run, "view")}
+    known = learner.parameters
+    others = [*(OF_A_RUN if learner.in_rounds else ()), "view"]
     try:
         RunOptions(**of_run)
-        return _with(method, own), setting.get("view", view), of_run
+        for name in own:
+            if known and name not in known:
+                raise WrongValue(checks.unknown("setting", name, [*known, *others]))
+        return learner.with_settings(own), setting.get("view", view), of_run
     except (ValueError, TypeError) as error:
-        raise ValueError(f"grid: setting {checks.shown(dict(setting))}: {error}") from error
-
-
-def _with(method: Any, own: Mapping[str, Any]) -> Any:
-    from sklearn.base import clone
-
-    one = as_baseline(method)
-    if isinstance(one, PerSite):
-        estimator = clone(one.estimator, safe=False).set_params(**own)
-        return estimator if one is not method else replace(one, estimator=estimator)
-    checks.instance("method", one, Method, baselines.Alone, baselines.Pooled, such_as="FLIC()")
-    known = [f.name for f in fields(one)]
-    for name in own:
-        if name not in known:
-            raise ValueError(checks.unknown("setting", name, [*known, *OF_A_RUN, "view"]))
-    return replace(one, **own)
+        raise WrongValue(f"grid: setting {checks.shown(dict(setting))}: {error}") from error
 
 
 def _edges(settings: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> dict[str, str]:

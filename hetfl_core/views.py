@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.clients import Client, altered, columns_of
+from hetfl_core.errors import WrongValue
 
 
 class Views:
@@ -49,7 +50,7 @@ class Views:
         for name in wanted:
             checks.choice("names", name, tuple(known))
         if not wanted:
-            raise ValueError(f"names must be at least one of the blocks {known}, got none")
+            raise WrongValue(f"names must be at least one of the blocks {known}, got none")
         kept = [name for name in known if name in wanted]
         clients = tuple(c.of_features({block: c.features[block] for block in kept}) for c in self.clients)
         return altered(self, clients=clients, x_test=self.x_test and {block: self.x_test[block] for block in kept})
@@ -71,7 +72,7 @@ class Views:
         """
         common = [block for block in self._block_names() if all(0 not in c.shapes[block] for c in self.clients)]
         if not common:
-            raise ValueError("there is no block that all clients hold; fill in what is missing (`filled`)")
+            raise WrongValue("there is no block that all clients hold; fill in what is missing (`filled`)")
         return self.of_blocks(common)
 
     def filled(self) -> Self:
@@ -132,7 +133,7 @@ class Views:
         held, everything = tables._columns(), tables._union()
         common = {column for column in everything.values() if all(column in has for has in held.values())}
         if not common:
-            raise ValueError("there is no column that all clients have; fill in what is missing (`filled`)")
+            raise WrongValue("there is no column that all clients have; fill in what is missing (`filled`)")
         tables._check_alike(common)
         return tables.of_common_features()
 
@@ -169,7 +170,7 @@ class Views:
             for b, fs in own.items():
                 if fs is None and (part := [f for f in wanted[b] if f in c.features]):
                     lacks = [f for f in wanted[b] if f not in c.features]
-                    raise ValueError(
+                    raise WrongValue(
                         f"client {c.name!r}: block {b!r} must be there as a whole or not at all, got "
                         f"{checks.shown(part)} without {checks.shown(lacks)}: take other blocks, such as "
                         'in_blocks("by availability")'
@@ -200,7 +201,7 @@ class Views:
         self._check_named()
         common = tuple(n for n in self.clients[0].features if all(n in c.features for c in self.clients))
         if not common:
-            raise ValueError("there is no feature that all clients have")
+            raise WrongValue("there is no feature that all clients have")
         x_test = None if self.x_test is None else columns_of(self.x_test, self.clients[0].features, common)
         return altered(self, clients=tuple(c.of_features(common) for c in self.clients), x_test=x_test)
 
@@ -212,7 +213,7 @@ class Views:
     def _block_names(self) -> list[str]:
         names = block_names(self.clients[0])
         if names is None:
-            raise ValueError(f"the inputs must be named blocks, but client {self.clients[0].name!r} has one tensor")
+            raise WrongValue(f"the inputs must be named blocks, but client {self.clients[0].name!r} has one tensor")
         return names
 
     def _union(self) -> dict[str, str]:
@@ -223,7 +224,7 @@ class Views:
 
     def _check_named(self) -> None:
         if unnamed := [c.name for c in self.clients if not isinstance(c.features, tuple)]:
-            raise ValueError(f"client {unnamed[0]!r}: features must be names, one for each of its inputs")
+            raise WrongValue(f"client {unnamed[0]!r}: features must be names, one for each of its inputs")
 
     def _columns(self) -> dict[str, dict[str, list[str]]]:
         """Of each client its columns, and the features that are made of each."""
@@ -241,7 +242,7 @@ class Views:
             (first, known), *others = [(who, has[column]) for who, has in held.items() if column in has]
             for who, own in others:
                 if set(own) != set(known):
-                    raise ValueError(
+                    raise WrongValue(
                         f"column {column!r} must have the same levels on all clients, got {checks.shown(known)} on "
                         f"{first!r} and {checks.shown(own)} on {who!r}: Preparation(levels='all')"
                     )
@@ -255,16 +256,16 @@ class Views:
         for block, own in checks.mapping("columns, unless it is 'by availability',", columns).items():
             checks.nonempty_str("columns: a block's name", block)
             if "." in block:
-                raise ValueError(f"columns: a block's name must have no dot, got {block!r}")
+                raise WrongValue(f"columns: a block's name must have no dot, got {block!r}")
             for column in checks.names(f"columns[{block!r}]", own):
                 if column not in known:
-                    raise ValueError(f"columns[{block!r}]: {checks.unknown('column', column, known)}")
+                    raise WrongValue(f"columns[{block!r}]: {checks.unknown('column', column, known)}")
                 if column in found:
-                    raise ValueError(f"columns: {column!r} must be in one block, got {found[column]!r} and {block!r}")
+                    raise WrongValue(f"columns: {column!r} must be in one block, got {found[column]!r} and {block!r}")
                 found[column] = block
         rest = self._by_availability([column for column in known if column not in found])
         if both := sorted({*rest.values()} & {*found.values()}):
-            raise ValueError(f"columns: {both[0]!r} is what columns are called that no block names: take another name")
+            raise WrongValue(f"columns: {both[0]!r} is what columns are called that no block names: take another name")
         return {column: found.get(column) or rest[column] for column in known}
 
     def _by_availability(self, known: Sequence[str]) -> dict[str, str]:
@@ -285,7 +286,7 @@ class Views:
 
         def joined(c: Client) -> Client:
             if lost := [b for b, x in c.x_train.items() if x.dim() != 2 or (x.shape[1] and c.features[b] is None)]:
-                raise ValueError(f"client {c.name!r}: features of block {lost[0]!r} must be names, one for each input")
+                raise WrongValue(f"client {c.name!r}: features of block {lost[0]!r} must be names, one for each input")
             names = tuple(name for own in c.features.values() for name in own or ())
             x_train, x_test = (torch.cat(list(x.values()), 1) for x in (c.x_train, c.x_test))
             return altered(c, x_train=x_train, x_test=x_test, features=names)
@@ -391,7 +392,7 @@ def method_and_view(name: str, one: Any) -> tuple[Any, Any]:
     if not isinstance(one, tuple):
         return one, "own"
     if len(one) != 2:
-        raise ValueError(
+        raise WrongValue(
             f"{name} must be a method or a pair of a method and a view, got {checks.shown(one)}; options of runs, such "
             "as last_step='own', are given once, for all methods"
         )

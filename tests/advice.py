@@ -127,7 +127,7 @@ def truth(make: Callable[..., Sites], seed: int, fresh: int = 2000) -> float:
     The best are chosen by the very figures that are compared, which favours neither side.
     """
     from hetfl_core.baselines import run
-    from hetfl_core.engine.simulation import simulate
+    from hetfl_core.learners import simulate
     from hetfl_core.methods import Method
     from hetfl_core.reporting.ways import ways_of
 
@@ -141,9 +141,9 @@ def truth(make: Callable[..., Sites], seed: int, fresh: int = 2000) -> float:
     for way in ways_of(None, federation)[0]:
         seen, method, more = way.made_for(federation)
         if isinstance(method, Method):
-            done = simulate(seen, method, rounds=10, evaluate_every=10, measure=["auc"], progress=False, **more)
+            done = simulate(seen, method, rounds=10, evaluate_every=10, metric=["auc"], progress=False, **more)
         else:
-            done = run(seen, method, measure=["auc"])
+            done = run(seen, method, metric=["auc"])
         scores[way.alone].append(100 * done.final["auc"])
     return max(scores[False]) - max(scores[True])
 

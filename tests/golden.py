@@ -162,7 +162,7 @@ def of_run(run: Any) -> dict[str, Any]:
         "server": [run.server[name] for name in sorted(run.server)] or [0.0],
         "clients": [params[name] for params in run.params for name in sorted(params)],
         "embedded": numbers(run.embed("test")),
-        "predicted": numbers(run.predict("train")),
+        "predicted": numbers(run.outputs("train")),
     }
 
 
@@ -737,7 +737,7 @@ def _() -> Any:
         for how in ("trained", "untrained")
     }
     return {
-        **{str(one)[:40]: baselines.run(fed, one, seed=2).per_client["accuracy"] for one in every},
+        **{str(one)[:40]: simulate(fed, one, seed=2).per_client["accuracy"] for one in every},
         **{f"joined, {how}": run.per_client["accuracy"] for how, run in joined.items()},
         "fewer": of_federation(fewer_trials(fed, 4, 3))["x"],
         "exponential": baselines.exponential(x),

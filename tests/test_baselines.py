@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from hetfl_book.papers import eeg as eeg_papers
-from hetfl_core import Client, Federation, baselines
+from hetfl_core import Client, Federation, baselines, simulate
 from hetfl_core.baselines import (
     LDA,
     LR,
@@ -113,7 +113,7 @@ def test_a_federation_of_fewer_trials_says_so():
 @pytest.mark.parametrize("method", [LDA(), LR(), SVM()], ids=lambda m: m.name)
 def test_alone_is_scikit_learn_on_each_client(method):
     federation = subjects()
-    got = answers(baselines.run(federation, method))
+    got = answers(simulate(federation, method))
     for client in federation:
         x, new = client.x_train.numpy(), client.x_test.numpy()
         if isinstance(method, LDA):
@@ -153,7 +153,7 @@ def test_a_run_says_whether_it_drew_random_numbers():
             return DummyClassifier(strategy="uniform")
 
     said = {
-        one.name: baselines.run(subjects(), one).settings["deterministic"]
+        one.name: simulate(subjects(), one).settings["deterministic"]
         for one in (LDA(), LR(), SVM(), Chosen((LDA(),)), Mine(), Unknown())
     }
     assert said == {
@@ -182,14 +182,14 @@ def test_mdm_on_tangent_vectors_is_mdm_on_covariances():
     x = space.transform(covariances)
     direct = classification.MDM(metric="riemann").fit(covariances[:40], y[:40]).predict(covariances[40:])
     assert 0.6 < (direct == y[40:]).mean() < 1
-    np.testing.assert_array_equal(MDM().fit(x[:40], y[:40])(x[40:]), direct)
+    np.testing.assert_array_equal(MDM().learn(x[:40], y[:40])(x[40:]), direct)
     client = Client(x[:40], y[:40], x[40:], y[40:], "a")
-    assert answers(baselines.run(Federation([client]), MDM()))["a"] == (direct == y[40:]).mean()
+    assert answers(simulate(Federation([client]), MDM()))["a"] == (direct == y[40:]).mean()
 
 
 def test_a_client_with_one_class_is_always_told_that_class():
     x, y = np.eye(3), np.array([1, 1, 1])
-    got = baselines.run(Federation([Client(x, y, x, y, "a")], 2), LDA())
+    got = simulate(Federation([Client(x, y, x, y, "a")], 2), LDA())
     assert answers(got)["a"] == 1
 
 
@@ -200,7 +200,7 @@ def test_permuted_labels_leave_chance():
     clients = [Client(c.x_train, rng.permutation(np.arange(120) % 2), c.x_test, np.arange(60) % 2, c.name)
                for c in federation]  # fmt: skip
     for method in (LDA(), Pooled(LR())):
-        assert abs(baselines.run(Federation(clients, 3), method).final["accuracy"] - 0.5) < 0.08, method.name
+        assert abs(simulate(Federation(clients, 3), method).final["accuracy"] - 0.5) < 0.08, method.name
 
 
 def test_the_choice_is_that_of_a_cross_validation_and_sees_no_test_trial():
@@ -214,8 +214,8 @@ def test_the_choice_is_that_of_a_cross_validation_and_sees_no_test_trial():
     linear = (z[:, 0] + 0.3 * rng.normal(size=120) > 0).astype(int)
     assert Chosen(among=(SVM(), LDA())).choose(np.c_[z, 3 * rng.normal(size=(120, 12))], linear, "a") == LDA()
     contrary = Client(x, y, z, linear, "a")
-    run = baselines.run(Federation([contrary]), both)
-    assert answers(run)["a"] == answers(baselines.run(Federation([contrary]), SVM()))["a"]
+    run = simulate(Federation([contrary]), both)
+    assert answers(run)["a"] == answers(simulate(Federation([contrary]), SVM()))["a"]
 
 
 def test_with_nothing_to_leave_out_the_first_is_chosen():
@@ -310,10 +310,10 @@ def test_recentring_is_a_tangent_space_of_the_given_trials():
 def test_the_reference_point_that_vectors_came_with_does_not_matter_to_pooling(pooled):
     federation = centred(subjects(5, 60))
     elsewhere = [moved(client, symmetric(i)) for i, client in enumerate(federation)]
-    got = baselines.run(Federation(elsewhere, 3), pooled)
-    np.testing.assert_array_equal(answers(got), answers(baselines.run(federation, pooled)))
+    got = simulate(Federation(elsewhere, 3), pooled)
+    np.testing.assert_array_equal(answers(got), answers(simulate(federation, pooled)))
     assert 0.6 < got.final["accuracy"] < 1
-    alone = [answers(baselines.run(Federation(clients, 3), LDA())) for clients in (federation.clients, elsewhere)]
+    alone = [answers(simulate(Federation(clients, 3), LDA())) for clients in (federation.clients, elsewhere)]
     assert (alone[0] != alone[1]).any(), "for others it does, or the test would show nothing"
 
 
@@ -342,7 +342,7 @@ def test_of_few_trials_only_those_matter():
 
     few, changed = federation(0.0), federation([3.0, -1.0, 0.0])
     assert (few[0].x_train - changed[0].x_train).abs().max() > 0.5
-    found = [baselines.run(f, Pooled(LR())) for f in (few, changed)]
+    found = [simulate(f, Pooled(LR())) for f in (few, changed)]
     np.testing.assert_array_equal(answers(found[0]), answers(found[1]))
     assert found[0].final["train_accuracy"] == found[1].final["train_accuracy"] > 0.5
 
@@ -362,12 +362,12 @@ def test_what_cannot_be_recentred_is_refused_by_name():
     y = np.array([0, 1, 0, 1])
     seven = Federation([Client(np.eye(4, 7), y, np.eye(4, 7), y, "narrow")])
     with pytest.raises(ValueError, match=r"client 'narrow': its vectors cannot be re-centred: .* got 7"):
-        baselines.run(seven, Pooled())
+        simulate(seven, Pooled())
     for size in (50, 2000):
         entries = size * np.ones((4, 6)) * [1, 0.5, 0.2, 1.5, 0.1, 0.3]
         microvolts = Federation([Client(entries, y, entries, y, "entries")])
         with pytest.raises(ValueError, match="client 'entries': expected tangent vectors, to re-centre them, got"):
-            baselines.run(microvolts, Pooled())
+            simulate(microvolts, Pooled())
 
 
 @pytest.mark.filterwarnings("ignore:.*the test set holds classes")
@@ -375,7 +375,7 @@ def test_one_trial_is_its_own_reference():
     pytest.importorskip("pyriemann")
     federation = subjects(3)
     single = replace(federation[2], x_train=federation[2].x_train[:1], y_train=federation[2].y_train[:1])
-    run = baselines.run(Federation([federation[0], federation[1], single], 3), Pooled())
+    run = simulate(Federation([federation[0], federation[1], single], 3), Pooled())
     assert run.per_client["n_train"].tolist() == [40, 40, 1]
 
 
@@ -389,7 +389,7 @@ def test_pooled_is_one_model_of_all_trials_of_clients_with_the_same_classes(pair
     pytest.importorskip("pyriemann")
     parts = [[named(c, f"{i}-{c.name}") for c in subjects(2, classes=pair, seed=i)] for i, pair in enumerate(pairs)]
     clients = [client for both in zip(*parts, strict=True) for client in both]
-    got = answers(baselines.run(Federation(clients, 3), Pooled()))
+    got = answers(simulate(Federation(clients, 3), Pooled()))
     groups = parts if pairs[0] != pairs[1] else [clients]
     for there in (centred(Federation(group, 3)) for group in groups):
         x, y = (np.concatenate([getattr(c, part).numpy() for c in there]) for part in ("x_train", "y_train"))
@@ -419,8 +419,8 @@ def test_people_with_unlike_pairs_of_classes_do_not_spoil_each_other():
         {**{f"few-{i}": (1, 2) for i in range(2)}, **{f"many-{i}": (0, 1) for i in range(8)}}
     )
     of_a_kind = everybody.subset(["few-0", "few-1"])
-    together = answers(baselines.run(everybody, Pooled()))
-    np.testing.assert_array_equal(together[["few-0", "few-1"]], answers(baselines.run(of_a_kind, Pooled())))
+    together = answers(simulate(everybody, Pooled()))
+    np.testing.assert_array_equal(together[["few-0", "few-1"]], answers(simulate(of_a_kind, Pooled())))
     assert together.min() > 0.9
     stay = [client for client in everybody if client.name != "few-1"]
     new = eeg_papers.join(Federation(stay, 3), [everybody["few-1"]], Pooled(), untrained=True)
@@ -481,10 +481,10 @@ def test_classes_say_who_is_pooled_with_whom():
 def test_what_pooling_sends():
     """40 trials of 6 float32 and an int64 label, from 4 clients; and LDA's 6 weights and a bias in float64, to each."""
     pytest.importorskip("pyriemann")
-    run = baselines.run(subjects(classes=(0, 1)), Pooled())
+    run = simulate(subjects(classes=(0, 1)), Pooled())
     assert run.final["bytes_up"] == 4 * 40 * (6 * 4 + 8)
     assert run.final["bytes_down"] == 4 * (6 + 1) * 8
-    assert baselines.run(subjects(), LDA()).final["bytes_up"] == 0
+    assert simulate(subjects(), LDA()).final["bytes_up"] == 0
 
 
 def test_a_newcomer_without_trials_gets_the_others_model():
@@ -500,7 +500,7 @@ def test_a_newcomer_without_trials_gets_the_others_model():
     assert run.per_client["n_train"].tolist() == [0]
     assert run.final["accuracy"] == right.mean()
     trained = eeg_papers.join(members, new, Pooled())
-    assert trained.final["accuracy"] == answers(baselines.run(federation, Pooled()))["subject-3"]
+    assert trained.final["accuracy"] == answers(simulate(federation, Pooled()))["subject-3"]
     alone = [Client(np.eye(2), [0, 1], np.eye(2), [0, 1], "wide")]
     with pytest.raises(ValueError, match=r"client 'wide': expected another client .* the same features, electrodes"):
         eeg_papers.join(members, alone, Pooled(), untrained=True)
@@ -510,7 +510,7 @@ def test_a_newcomer_without_trials_gets_the_others_model():
 def test_a_group_of_one_class_is_always_told_that_class(pooled):
     pytest.importorskip("pyriemann")
     federation = subjects(2, classes=(1, 1))
-    run = baselines.run(federation, pooled)
+    run = simulate(federation, pooled)
     assert answers(run).tolist() == [1, 1]
     assert run.final["bytes_down"] == 0, "nothing is learnt"
     members, new = federation.subset(["subject-0"]), [federation["subject-1"]]
@@ -524,7 +524,7 @@ def test_a_newcomer_with_other_classes_than_all_members_is_refused_by_name_or_le
     new = replace(subjects(1, classes=classes)[0], name="new")
     with pytest.raises(ValueError, match=rf"client 'new': expected another client .* classes \[{min(classes)}.*none"):
         eeg_papers.join(members, [new], Pooled(), untrained=True)
-    alone = baselines.run(Federation([new], 3), Pooled()).final["accuracy"]
+    alone = simulate(Federation([new], 3), Pooled()).final["accuracy"]
     assert eeg_papers.join(members, [new], Pooled()).final["accuracy"] == alone > 0.5
 
 
@@ -538,7 +538,7 @@ def test_newcomers_do_not_see_each_other(untrained):
     each = [eeg_papers.join(members, [client], Pooled(LR()), untrained=untrained) for client in new]
     assert answers(together).tolist() == [run.final["accuracy"] for run in each]
     if not untrained:
-        one = baselines.run(Federation([*members, new[0]], 3), Pooled(LR()))
+        one = simulate(Federation([*members, new[0]], 3), Pooled(LR()))
         assert answers(together)["subject-2"] == answers(one)["subject-2"]
     trials, model = 30 * (6 * 4 + 8), each[0].final["bytes_down"]
     assert together.final["bytes_up"] == trials * (2 if untrained else 5)
@@ -562,47 +562,47 @@ def test_five_folds_unless_told_or_as_many_as_the_rarest_class_has_trials(monkey
 def test_a_run_of_a_baseline_looks_like_any_other(method):
     pytest.importorskip("pyriemann")
     federation = subjects()
-    run = baselines.run(federation, method, seed=2, rounds=50, participation=0.1, progress=False)
+    run = simulate(federation, method, seed=2, rounds=50, participation=0.1, progress=False)
     assert list(run.history["round"]) == [0]
     assert {"train_accuracy", "accuracy", "bytes_up", "bytes_down", "seconds"} <= set(run.history)
     assert run.final["accuracy"] == pytest.approx(run.per_client["accuracy"].mean())
     assert run.final["accuracy_worst"] == run.per_client["accuracy"].min()
     assert run.final["train_accuracy"] > 0.5
     assert run.settings["seed"] == 2
-    assert "0 rounds: accuracy" in repr(run)
+    assert "on 'made': accuracy" in repr(run)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_neither_the_seed_nor_the_order_of_clients_matters(method):
     federation = subjects()
     backwards = federation.subset([c.name for c in reversed(federation.clients)])
-    runs = [baselines.run(federation, method, seed=0), baselines.run(backwards, method, seed=0)]
+    runs = [simulate(federation, method, seed=0), simulate(backwards, method, seed=0)]
     if not isinstance(method, Chosen):
-        runs.append(baselines.run(federation, method, seed=5))
+        runs.append(simulate(federation, method, seed=5))
     for run in runs:
         np.testing.assert_array_equal(answers(run).sort_index(), answers(runs[0]).sort_index())
 
 
 def test_a_classifier_has_no_embedding_and_says_so():
     y = np.array([0, 1, 0, 1])
-    run = baselines.run(Federation([Client(np.eye(4), y, np.eye(4), y, "a")]), LDA())
+    run = simulate(Federation([Client(np.eye(4), y, np.eye(4), y, "a")]), LDA())
     with pytest.raises(NotImplementedError, match="LDA has no embedding"):
         run.embed()
-    with pytest.raises(NotImplementedError, match=r"LDA .* what it fits is not kept; see per_client"):
-        run.predict()
+    with pytest.raises(NotImplementedError, match=r"LDA .* what it has fitted predicts by run.trained\(\)"):
+        run.outputs()
     assert run.settings["method"] == {"class": "LDA"}
-    with pytest.raises(TypeError, match=r"baseline must be .* such as LDA\(\), got <class"):
-        baselines.run(run.federation, LDA)
+    with pytest.raises(TypeError, match=r"method must be an object, such as LDA\(\), got the class LDA"):
+        simulate(run.federation, LDA)
 
 
 def test_what_a_classifier_cannot_take_is_refused_by_name():
     y = np.array([0, 1, 0, 1])
     pictures = Federation([Client(np.zeros((4, 1, 2, 2)), y, np.zeros((1, 1, 2, 2)), y[:1], "a")])
     with pytest.raises(ValueError, match="client 'a': a classical classifier wants vectors"):
-        baselines.run(pictures, LDA())
+        simulate(pictures, LDA())
     numbers = Federation([Client(np.zeros((4, 2)), y * 0.5, np.zeros((1, 2)), y[:1] * 0.5, "a")], task="regression")
     with pytest.raises(ValueError, match="wants a classification, got a regression"):
-        baselines.run(numbers, LDA())
+        simulate(numbers, LDA())
     seven = Federation([Client(np.eye(4, 7), y, np.eye(4, 7), y, "narrow")])
     with pytest.raises(ValueError, match="client 'narrow': MDM cannot be fitted to 4 vectors: tangent vectors must"):
-        baselines.run(seven, MDM())
+        simulate(seven, MDM())

@@ -251,7 +251,7 @@ def test_the_server_is_measured_on_test_data_of_its_own():
     """Samples with all blocks and classes, which no client has."""
     fed = of_some_classes()
     method = HyFEM(Model(PHI), local_epochs=3, lr=0.01)
-    result = simulate(fed, method, measure=["server"], **{**OPTIONS, "rounds": 3})
+    result = simulate(fed, method, metric=["server"], **{**OPTIONS, "rounds": 3})
     assert result.history["server_accuracy"].notna().tolist() == [False, True, True, True]
     predicted = method.predict_server(result.server, fed.to(torch.float64).x_test).argmax(1)
     expected = float((predicted == fed.y_test).double().mean())
@@ -263,10 +263,10 @@ def test_classes_that_a_client_lacks_are_told_apart():
     """Accuracy on the classes held, and what can be reached on all: 6 of 9 test samples."""
     fed = of_some_classes()
     measures = ["own", "held", "own_held"]
-    result = simulate(fed, Local(Model(PHI), local_epochs=30, lr=0.01), measure=measures, **OPTIONS)
+    result = simulate(fed, Local(Model(PHI), local_epochs=30, lr=0.01), metric=measures, **OPTIONS)
     held = {"u": torch.tensor([0, 1]), "v": torch.tensor([1, 2])}
     expected = []
-    for client, logits in zip(fed, result.predict("test").values(), strict=True):
+    for client, logits in zip(fed, result.outputs("test").values(), strict=True):
         mine = torch.isin(client.y_test, held[client.name])
         expected.append(float((torch.from_numpy(logits).argmax(1) == client.y_test)[mine].double().mean()))
     assert result.per_client["held_accuracy"].tolist() == pytest.approx(expected)
@@ -280,7 +280,7 @@ def test_classes_that_a_client_lacks_are_told_apart():
 
 
 def test_where_all_classes_are_held_there_is_nothing_to_tell_apart():
-    result = simulate(FED, Local(Model(PHI), local_epochs=1), measure=["held"], **OPTIONS)
+    result = simulate(FED, Local(Model(PHI), local_epochs=1), metric=["held"], **OPTIONS)
     assert "held_accuracy" not in result.final
     assert "attainable_accuracy" not in result.per_client
     np.testing.assert_array_equal(result.history["held_accuracy"][1:], result.history["accuracy"][1:])

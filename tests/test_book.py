@@ -41,12 +41,12 @@ import importlib.util
 
 # `make address` writes the public address of the repository here:
 REPOSITORY = ""
-if importlib.util.find_spec("hetfl_core") is None:
+if importlib.util.find_spec("hetfl_book") is None:
     if not REPOSITORY:
         raise ModuleNotFoundError(
-            "no hetfl_core: run `pip install .` in a clone, restart the kernel"
+            "no hetfl_book: run `pip install . ./book` in a clone, restart the kernel"
         )
-    %pip install --quiet "hetfl-core @ git+{REPOSITORY}"'''
+    %pip install --quiet "hetfl-core @ git+{REPOSITORY}" "hetfl-book @ git+{REPOSITORY}#subdirectory=book"'''
 """The cell that makes a chapter run on Colab; `make address` renews the address in it."""
 
 
@@ -427,7 +427,7 @@ def addresses(root: Path) -> dict[str, list[str]]:
     found = {
         "README.md": r"git clone ([^\s`]+)",
         "CITATION.cff": r'^repository-code: "(.*)"$',
-        "book/**/*.ipynb": r'(?:"REPOSITORY = \\"|git\+)(https:[^"\\]*)',
+        "book/**/*.ipynb": r'(?:"REPOSITORY = \\"|git\+)(https:[^"\\#]*)',
     }
     paths = {p: pattern for glob, pattern in found.items() for p in root.glob(glob) if not set(MADE) & set(p.parts)}
     return {p.name: re.findall(pattern, p.read_text("utf8"), re.MULTILINE) for p, pattern in paths.items()}
@@ -444,8 +444,8 @@ def test_address_is_written_wherever_it_is_repeated_and_taken_out_again(extensio
         found = addresses(copy)
         carry = {path.name for path in CARRY} | {"README.md", "CITATION.cff"}
         assert all(set(here) == {address} if page in carry else not here for page, here in found.items()), found
-        assert all(len(found[f"assignment{n}.ipynb"]) == 2 for n in range(1, 7)), (
-            "the install cell, and what otter installs"
+        assert all(len(found[f"assignment{n}.ipynb"]) == 3 for n in range(1, 7)), (
+            "the install cell, and the two packages that otter installs"
         )
         assert yaml.safe_load((copy / "CITATION.cff").read_text("utf8"))["repository-code"] == address
         for path, _ in extension.repeated():
@@ -489,15 +489,15 @@ def run_cell(source: str, **found: bool) -> list[str]:
 def test_install_cells_say_what_to_do_or_install_from_the_address() -> None:
     """Each that there is: chapters have the same one, notebooks of assignments another."""
     cells = {next(c.source for c in read(path).cells if c.source.count("REPOSITORY = ")) for path in CARRY}
-    kinds = {cell.partition("git+{REPOSITORY}")[0] + 'git+{REPOSITORY}"' for cell in cells}
-    for kind in sorted(kinds):
+    end = '#subdirectory=book"'
+    for kind in sorted({cell.partition(end)[0] + end for cell in cells}):
         cell = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", kind)
-        assert run_cell(cell, hetfl_core=True, otter=True) == []
-        with pytest.raises(ModuleNotFoundError, match=r"run `pip install \.` in a clone"):
+        assert run_cell(cell, hetfl_core=True, hetfl_book=True, otter=True) == []
+        with pytest.raises(ModuleNotFoundError, match=r"run `pip install \. \./book` in a clone"):
             run_cell(cell, otter=True)
         filled = cell.replace('REPOSITORY = ""', f'REPOSITORY = "{SOMEWHERE}"')
         (asked,) = run_cell(filled, otter=True)
-        assert asked.endswith(f'"hetfl-core @ git+{SOMEWHERE}"')
+        assert asked.endswith(f'"hetfl-core @ git+{SOMEWHERE}" "hetfl-book @ git+{SOMEWHERE}#subdirectory=book"')
 
 
 CONF = """

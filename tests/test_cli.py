@@ -21,6 +21,7 @@ from hetfl_book.experiments import Job
 from hetfl_core import benchmark, cli, datasets, simulate
 from hetfl_core.datasets import recordings, registry
 from hetfl_core.engine import simulation
+from hetfl_core.errors import HetflError
 from hetfl_core.methods import Local
 
 
@@ -178,7 +179,7 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
         found = pd.read_csv(out, index_col=0)
         assert found.columns.to_list() == ["predicted", "p no", "p yes"]
         assert found["predicted"].to_list() == one.predict(frame).to_list()
-        np.testing.assert_allclose(found["p yes"], one.predict_proba(frame)["yes"])
+        np.testing.assert_allclose(found["p yes"], one.probabilities(frame)["yes"])
     code, said, _ = call(monkeypatch, capsys, "predict", folder, str(rows), "--client", "a")
     assert said.split()[:3] == ["predicted", "p", "no"]
     for client, message in ((["--client", "c"], "client must be one of ['a', 'b'], got 'c'"), ([], "got None")):
@@ -198,8 +199,8 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
 @pytest.mark.parametrize(
     ("command", "theirs", "ours"),
     [
-        ("compare", "--metric", "--measure"),
-        ("compare", "--scoring", "--measure"),
+        ("compare", "--measure", "--metric"),
+        ("compare", "--scoring", "--metric"),
         ("compare", "--cv", "--seeds"),
         ("run", "--random-state", "--seed"),
         ("run", "--n-jobs", "--workers"),
@@ -328,6 +329,13 @@ def test_a_fault_keeps_its_traceback(monkeypatch, kind):
     assert end.traceback[-1].path.name == "test_cli.py", "where it happened, not where it was caught"
 
 
+def test_a_command_that_is_nearly_there_is_asked_after_once(monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "compar")
+    assert code == 2
+    assert " ".join(err.split()).count("Did you mean") == 1
+    assert "'compare'" in err
+
+
 def test_an_environment_variable_shows_the_traceback_of_a_message_too(monkeypatch, capsys):
     arguments = ["run", "Local", "--set", "epochs"]
     for off in ("", "0"):
@@ -345,16 +353,12 @@ def raised(function, *arguments):
 
 
 def test_what_is_a_message_and_what_is_a_fault(tmp_path):
-    def in_a_block():
-        with open(tmp_path / "x", "w"):
-            ledger.read(tmp_path / "x")
-
-    assert cli.is_message(raised(plugin.seconds, "soon"))
-    assert cli.is_message(raised(in_a_block)), "the blocks that it leaves change nothing"
-    assert cli.is_message(raised(ledger.read, tmp_path / "none.json")), "the system refuses a file"
-    assert not cli.is_message(raised(plugin.seconds, 3)), "an attribute that is not there, in the package"
-    assert not cli.is_message(raised(json.loads, "{")), "another package's"
-    assert not cli.is_message(ValueError("never raised"))
+    (tmp_path / "x").touch()
+    messages = raised(plugin.seconds, "soon"), raised(ledger.read, tmp_path / "x")
+    assert all(isinstance(error, HetflError) and isinstance(error, ValueError) for error in messages)
+    assert isinstance(raised(ledger.read, tmp_path / "none.json"), OSError), "the system refuses a file"
+    for fault in (raised(plugin.seconds, 3), raised(json.loads, "{")):  # in the package, and another package's
+        assert not isinstance(fault, HetflError | OSError)
 
 
 # --- what an import costs ---------------------------------------------------------------------------------------------

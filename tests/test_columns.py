@@ -321,8 +321,8 @@ def test_a_saved_model_and_a_site_of_its_own_know_the_marks(tmp_path):
     model = load_trained(tmp_path / "model").client("A")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alone = model.predict_proba(pd.DataFrame({"a": [0.5], "z": [999]}))
-        beside = model.predict_proba(pd.DataFrame({"a": ["0.5", "0.5", "0.5"], "z": ["999", "?", "999.0"]}))
+        alone = model.probabilities(pd.DataFrame({"a": [0.5], "z": [999]}))
+        beside = model.probabilities(pd.DataFrame({"a": ["0.5", "0.5", "0.5"], "z": ["999", "?", "999.0"]}))
     assert beside.drop_duplicates().equals(alone)
     cells = frame.query("site == 'A'").drop(columns="site").astype({"z": object})
     cells.iloc[0, 1] = "?"

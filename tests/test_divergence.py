@@ -65,7 +65,7 @@ def test_means_over_clients_are_nan_and_the_others_keep_their_figures(task, engi
 def test_the_client_is_named_that_spoilt_the_mean(every, epochs):
     """After a round of averaging nobody has numbers; evaluated late or not, by parameters that are huge or NaN."""
     method = FedAvg(**SGD | {"local_epochs": epochs})
-    run, said = diverges(federation(), method, evaluate_every=every, measure=("own", "server"))
+    run, said = diverges(federation(), method, evaluate_every=every, metric=("own", "server"))
     assert "FedAvg, seed 0: training diverged in round 1 on client 'b': " in said
     assert run.per_client["accuracy"].isna().all()
     assert math.isnan(run.final["server_accuracy"])
@@ -79,7 +79,7 @@ def test_the_server_and_held_classes_and_validation_have_no_figure_either():
     own = fed[0]
     with warnings.catch_warnings(action="ignore"):
         fed = Federation(lacks, 3, "lacks", x_test=own.x_test, y_test=own.y_test)
-        run = simulate(fed, FedAvg(**SGD), validation=fed, measure=("held", "server"), **QUICK)
+        run = simulate(fed, FedAvg(**SGD), validation=fed, metric=("held", "server"), **QUICK)
     names = ("held_accuracy", "server_accuracy", "validation_accuracy")
     assert np.isnan([run.final[name] for name in names]).all()
     assert math.isfinite(run.final["attainable_accuracy"])

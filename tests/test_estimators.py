@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
 from sklearn.svm import LinearSVC
 
-from hetfl_core import Federation, baselines, compare, tune
+from hetfl_core import Federation, baselines, compare, simulate, tune
 from hetfl_core.datasets import heart
 from hetfl_core.estimators import InOnePlace, PerSite
 from hetfl_core.methods import Local
@@ -35,7 +35,7 @@ def rows(client, split="train"):
 
 def test_each_site_has_the_estimator_that_scikit_learn_would_fit_there() -> None:
     fed, model = made(), LogisticRegression(C=0.1, max_iter=1000)
-    run = baselines.run(fed, PerSite(model), measure=["auc", "log_loss"])
+    run = simulate(fed, PerSite(model), metric=["auc", "log_loss"])
     for client, found in zip(fed, run.per_client.to_dict("records"), strict=True):
         mine = LogisticRegression(C=0.1, max_iter=1000).fit(*rows(client))
         x, y = rows(client, "test")
@@ -58,7 +58,7 @@ def test_estimators_are_compared_with_methods_on_the_view_that_each_is_to_have()
         "Local": ALONE,
     }
     table = compare(made, methods, seeds=3, metric=["accuracy", "auc"], base="own", **QUICK)
-    each = [baselines.run(made(s).of_common_columns(), PerSite(logistic)).final["accuracy"] for s in range(3)]
+    each = [simulate(made(s).of_common_columns(), PerSite(logistic)).final["accuracy"] for s in range(3)]
     assert table.loc[("accuracy", "common"), "mean"] == pytest.approx(100 * np.mean(each))
     assert table.loc[("auc", "blocks"), "difference"] == pytest.approx(0, abs=1e-3), "the same columns in another order"
     assert table["seeds"].eq(3).all()
@@ -66,7 +66,7 @@ def test_estimators_are_compared_with_methods_on_the_view_that_each_is_to_have()
 
 def test_all_rows_in_one_place_are_one_fit() -> None:
     fed = made().of_common_columns()
-    run = baselines.run(fed, InOnePlace(LogisticRegression(max_iter=1000)))
+    run = simulate(fed, InOnePlace(LogisticRegression(max_iter=1000)))
     x, y = (np.concatenate(part) for part in zip(*map(rows, fed), strict=True))
     model = LogisticRegression(max_iter=1000).fit(x, y)
     assert run.per_client["accuracy"].to_list() == pytest.approx([model.score(*rows(c, "test")) for c in fed])
@@ -78,11 +78,11 @@ def test_all_rows_in_one_place_are_one_fit() -> None:
 def test_random_numbers_come_from_the_seed_and_from_the_client() -> None:
     fed = made()
     forest = RandomForestClassifier(5, random_state=0)
-    runs = [baselines.run(fed, PerSite(forest), seed=seed, measure=["auc"]) for seed in (1, 1, 2)]
+    runs = [simulate(fed, PerSite(forest), seed=seed, metric=["auc"]) for seed in (1, 1, 2)]
     assert runs[0].per_client.equals(runs[1].per_client)
     assert not runs[0].per_client["auc"].equals(runs[2].per_client["auc"])
     one = Federation.from_arrays(dict.fromkeys("ab", rows(fed[0])), test_size=0)
-    states = [PerSite(forest).fit(*rows(c), c.name).shares(rows(c)[0]) for c in one]
+    states = [PerSite(forest).learn(*rows(c), c.name).shares(rows(c)[0]) for c in one]
     assert not np.array_equal(*states), "two sites with the same rows have forests of their own"
 
 
@@ -94,12 +94,12 @@ def test_what_draws_no_random_number_counts_once_for_the_same_data() -> None:
 
 def test_decision_values_put_rows_in_order_and_are_no_probabilities() -> None:
     fed = made()
-    run = baselines.run(fed, PerSite(LinearSVC()), measure=["auc"])
+    run = simulate(fed, PerSite(LinearSVC()), metric=["auc"])
     model = LinearSVC().fit(*rows(fed[0]))
     x, y = rows(fed[0], "test")
     assert run.per_client["auc"][0] == pytest.approx(roc_auc_score(y, model.decision_function(x)), abs=1e-6)
     with pytest.raises(ValueError, match="LinearSVC tells no class probabilities, of which log_loss is formed"):
-        baselines.run(fed, PerSite(LinearSVC()), measure=["auc", "log_loss"])
+        simulate(fed, PerSite(LinearSVC()), metric=["auc", "log_loss"])
 
 
 def test_a_pipeline_finds_columns_by_their_names() -> None:
@@ -107,7 +107,7 @@ def test_a_pipeline_finds_columns_by_their_names() -> None:
     by_name = make_pipeline(
         make_column_transformer((StandardScaler(), ["age", "thalach"])), LogisticRegression(max_iter=1000)
     )
-    run = baselines.run(fed, PerSite(by_name))
+    run = simulate(fed, PerSite(by_name))
     client = fed[0]
     table, y = pd.DataFrame(rows(client)[0], columns=client.features), client.y_train.numpy()
     few = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(table[["age", "thalach"]], y)
@@ -153,13 +153,13 @@ class Broken(ClassifierMixin, BaseEstimator):
 )
 def test_errors_name_the_client_and_the_estimator(given, message) -> None:
     with pytest.raises(ValueError, match=message):
-        baselines.run(heart.hospitals(made=True, test_size=0.2), given)
+        simulate(heart.hospitals(made=True, test_size=0.2), given)
 
 
 def test_a_site_with_one_class_names_it_always() -> None:
     x = np.random.default_rng(0).normal(size=(20, 2))
     arrays = {"one": (x, np.ones(20, int)), "two": (x, np.arange(20) % 2)}
-    run = baselines.run(Federation.from_arrays(arrays), PerSite(LogisticRegression()), measure=["log_loss"])
+    run = simulate(Federation.from_arrays(arrays), PerSite(LogisticRegression()), metric=["log_loss"])
     assert run.per_client["accuracy"][0] == 1
     with pytest.raises(TypeError, match=r"estimator must have fit and predict, .* \(without brackets\)"):
         PerSite(LogisticRegression)
@@ -177,5 +177,5 @@ def test_an_estimator_that_lacks_another_one_is_told_so() -> None:
             TypeError, match="whose estimator is None: say which it is to work with, such as estimator="
         ):
             call(SelfTrainingClassifier())
-    with pytest.raises(TypeError, match=r"estimator must have fit and predict, .* got StandardScaler\(\)$"):
+    with pytest.raises(TypeError, match=r"must be a method .*, an estimator .* got StandardScaler\(\)$"):
         compare(fed, {"no estimator": StandardScaler(), "base": baselines.LDA()}, seeds=3, progress=False)

@@ -14,7 +14,7 @@ from hetfl_book.datasets import text
 from hetfl_book.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_book.ledger import comparison
 from hetfl_book.papers import eeg, experiment, flic
-from hetfl_core import Federation, adapt, baselines, records, simulate
+from hetfl_core import Federation, adapt, records, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled
 from hetfl_core.datasets import registry
 from hetfl_core.datasets.fewer import fewer
@@ -159,12 +159,11 @@ def test_baselines_run_as_experiments_and_their_records_hold_each_client(tmp_pat
         "Pooled LDA": Pooled(),
         "Local": Local(SMALL_MODEL),
     }
-    setting = Experiment("made", lambda seed: narrow(), methods, 2, 0.5, dataset="toy.noisy_features",
-                         perform=eeg.compared)  # fmt: skip
+    setting = Experiment("made", lambda seed: narrow(), methods, 2, 0.5, dataset="toy.noisy_features")
     monkeypatch.setitem(experiments.EXPERIMENTS, "tests/alone", setting)
     written = [ledger.read(path) for _, path in reproduce(jobs("tests/alone", "paper", 1), tmp_path, progress=False)]
     assert [r.method for r in written] == list(methods)
-    direct = baselines.run(narrow(), LDA())
+    direct = simulate(narrow(), LDA())
     assert written[0].metrics["accuracy"] == direct.final["accuracy"]
     assert written[0].per_client["client"] == [c.name for c in narrow()]
     assert written[0].per_client["accuracy"] == pytest.approx(direct.per_client["accuracy"].tolist(), abs=1e-5)
@@ -209,13 +208,13 @@ def test_latecomers_alone_and_pooled():
     federation = narrow()
     new = eeg.left_out(federation, 0, 3)
     alone = eeg.with_latecomers(federation, LDA(), seed=0, trials=(6, None), folds=3, **QUIET)
-    direct = baselines.run(Federation([fewer(federation[name], 6, 0) for name in new], 3), LDA())
+    direct = simulate(Federation([fewer(federation[name], 6, 0) for name in new], 3), LDA())
     assert alone.final["accuracy_n6"] == direct.final["accuracy"]
     pooled = eeg.with_latecomers(federation, Pooled(), seed=0, trials=(6, None), folds=3, **QUIET)
     members = federation.subset([c.name for c in federation if c.name not in new])
     for name in new:
         one = Federation([*members, federation[name]], 3, members.name, members.info)
-        accuracy = baselines.run(one, Pooled()).per_client.set_index("client")["accuracy"]
+        accuracy = simulate(one, Pooled()).per_client.set_index("client")["accuracy"]
         got = pooled.per_client[pooled.per_client["n"] == "all"].set_index("client")["accuracy"]
         assert got[name] == accuracy[name]
     assert pooled.per_client["n_train"].tolist()[:2] == [0, 0]

@@ -226,7 +226,7 @@ def test_a_new_client_takes_the_order_of_the_run():
     new = [adapt(trained, client("a", "pqr", X + 2, order), progress=False) for order in ((0, 1, 2), (2, 1, 0))]
     assert new[1].federation["a"].features == ("p", "q", "r")
     assert new[0].final["accuracy"] == new[1].final["accuracy"]
-    assert np.array_equal(new[0].predict()["a"], new[1].predict()["a"])
+    assert np.array_equal(new[0].outputs()["a"], new[1].outputs()["a"])
     with pytest.raises(ValueError, match=r"only 'b' has \['r'\], only 'a' has \['s'\]"):
         adapt(trained, client("a", "pqs"), progress=False)
 

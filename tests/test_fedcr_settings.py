@@ -216,7 +216,7 @@ def test_every_ablation_changes_something_and_keeps_the_rate(split):
 def test_the_first_rounds_are_those_of_the_whole_run(split):
     """Figure 3's two experiments are one run: bit for bit on one kind of machine, for nothing depends on its end."""
     whole, early = EXPERIMENTS[f"fedcr/own-{split}"], EXPERIMENTS[f"fedcr/own-{split}-early"]
-    assert (early.methods, early.measure, early.participation) == (whole.methods, whole.measure, whole.participation)
+    assert (early.methods, early.metric, early.participation) == (whole.methods, whole.metric, whole.participation)
     records = {e: ledger.load(scale="paper", experiment=f"fedcr/own-{split}{e}") for e in ("", "-early")}
     long = {(r.method, r.seed): r for r in records[""]}
     compared = 0

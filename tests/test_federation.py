@@ -708,3 +708,15 @@ def test_what_goes_wrong_is_told_in_a_line():
     assert len(str(told.value)) < 250
     client = Client(np.zeros((5, 3)), np.arange(5), np.zeros((2, 3)), np.arange(2), name="anna")
     assert repr(client) == "Client('anna': 5 training and 2 test samples of shape 3)"
+
+
+def test_a_slice_is_the_federation_of_these_clients():
+    federation = Federation([client(name=name) for name in "abc"], 4, "letters", {"source": "made"})
+    two = federation[:2]
+    assert isinstance(two, Federation)
+    assert [one.name for one in two] == ["a", "b"]
+    assert [one.name for one in federation[::-1]] == ["c", "b", "a"]
+    assert (two.name, two.n_classes, two.info) == ("letters", 4, {"source": "made"})
+    assert two[0] is federation["a"]
+    with pytest.raises(IndexError, match=r"no clients 3:None:None; there are 3"):
+        federation[3:]

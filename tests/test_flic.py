@@ -528,5 +528,5 @@ def test_flat_classes_in_float64_do_not_hang_on_the_order_of_sums():
     )  # fmt: skip
     method = FLIC(model=Model(), pretrain_epochs=2, local_anchors=False)
     options = {"rounds": 2, "dtype": torch.float64, "progress": False, "device": "cpu"}
-    stacked, loop = (simulate(fed, method, engine=engine, **options).predict() for engine in ("stacked", "loop"))
+    stacked, loop = (simulate(fed, method, engine=engine, **options).outputs() for engine in ("stacked", "loop"))
     assert max(np.abs(stacked[name] - loop[name]).max() for name in loop) < 1e-3

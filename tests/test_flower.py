@@ -126,7 +126,7 @@ def assert_same(out: Path, name: str, federation, state: Path, method=None, **op
     run = simulate(federation, method or short(name), **{"rounds": 2, **SETTINGS, **options})
     history = pd.read_csv(out / name / "history.csv")
     final = json.loads((out / name / "final.json").read_text())
-    asked = [end for each in options.get("measure", ()) for end in ends(each)]
+    asked = [end for each in options.get("metric", ()) for end in ends(each)]
     for column in ("round", "bytes_up", "bytes_down"):
         assert list(history[column]) == list(run.history[column]), column
     assert history["accuracy"].iloc[-1] == pytest.approx(run.history["accuracy"].iloc[-1], rel=1e-12)
@@ -149,13 +149,13 @@ def on_tables(consortium: Loopback, out: Path, state: Path, names: list[str], me
     files = tables(folder, dict(zip(names, "BAC", strict=False)))
     text = BRIEF.format(names=methods, run=out.name)  # of their own, as sites keep what they know of a run
     write_app(consortium, text, TABLES.format(folder=str(folder)))
-    begin(consortium, out.name, out, rounds=1, classes=2, clients=len(names), measure="auc f1")
+    begin(consortium, out.name, out, rounds=1, classes=2, clients=len(names), metric="auc f1")
     said = consortium.wait(out.name)
     assert f"{len(names)} sites agree on the levels of ['code', 'pain']" in said, said
     fed = Federation.from_csv(dict(sorted(files.items())), target="ill", prepare=PREPARE).in_blocks()
     exec(text, made := {})  # the file of methods that the app has
     for name, method in made["METHODS"].items():
-        assert_same(out, name, fed, state, method, rounds=1, measure=["auc", "f1"])
+        assert_same(out, name, fed, state, method, rounds=1, metric=["auc", "f1"])
     return said
 
 

@@ -362,7 +362,7 @@ CASES = {
             "checkpoint": None,
             "progress": False,
             "evaluate_every": 1,
-            "measure": ("own", "brier"),
+            "metric": ("own", "brier"),
             "last_step": "own",
             "stack_size": 2,
             "threads": 1,
@@ -371,7 +371,7 @@ CASES = {
         },
         huge=False,
     ),
-    "Run.scores": Case(lambda measure, split: RUN.scores(measure, split=split), {"measure": "auc", "split": "test"}),
+    "Run.scores": Case(lambda metric, split: RUN.scores(metric, split=split), {"metric": "auc", "split": "test"}),
     "scorer": Case(scorer, {"function": weighed_loss, "greater_is_better": False}),
     "Trained.client": Case(RUN.trained().client, {"name": RUN.federation[0].name}, names={"name": "client"}),
     "adapt": Case(
@@ -390,18 +390,15 @@ CASES = {
         huge=False,
     ),
     "Run.embed": Case(RUN.embed, {"split": "train"}),
-    "Run.predict": Case(RUN.predict, {"split": "test"}),
+    "Run.outputs": Case(RUN.outputs, {"split": "test"}),
     "Run.probabilities": Case(RUN.probabilities, {"split": "test"}),
-    "baselines.run": Case(
-        baselines.run, {"federation": FED, "baseline": baselines.LDA(), "seed": 0}, names={"baseline": "baseline"}
-    ),
     "tune": Case(
         tune,
         {
             "federation": FED,
             "method": baselines.LDA(),
             "grid": {"view": ["own"]},
-            "measure": "accuracy",
+            "metric": "accuracy",
             "seeds": [1],
             "share": 0.3,
             "n_jobs": 1,
@@ -754,10 +751,8 @@ def test_what_was_once_accepted_or_unclear(call, message):
 
 
 def test_a_baseline_is_not_its_class():
-    with pytest.raises(
-        TypeError, match=r"baseline must be an Alone or Pooled, such as LDA\(\), got .*without brackets"
-    ):
-        baselines.run(FED, baselines.LDA)
+    with pytest.raises(TypeError, match=r"method must be an object, such as LDA\(\), got the class LDA"):
+        simulate(FED, baselines.LDA)
 
 
 CALLS = [

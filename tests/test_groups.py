@@ -202,7 +202,7 @@ def test_a_choice_is_not_made_by_what_was_learnt_by_heart():
     x = pd.DataFrame(rng.normal(size=(40, 60))[who], columns=[f"x{i}" for i in range(60)])
     frame = x.assign(patient=who, y=rng.integers(0, 2, 40)[who], site="A")
     grid = {"C": [1e-4, 1e4]}
-    found = tune(federation(frame), LogisticRegression(max_iter=1000), grid, measure="accuracy", progress=False)
+    found = tune(federation(frame), LogisticRegression(max_iter=1000), grid, metric="accuracy", progress=False)
     assert found.table["accuracy"].max() < 0.8
 
 

@@ -27,7 +27,7 @@ from hetfl_book.headtohead.running import Bench, Task
 from hetfl_core import Client, Federation, records
 from hetfl_core.datasets import digits, toy
 from hetfl_core.engine.apart import simulate_apart
-from hetfl_core.engine.simulation import simulate
+from hetfl_core.learners import simulate
 from hetfl_core.methods import CATALOGUE, FedProto, Local, Method
 from hetfl_core.networks import MLP, Model
 from hetfl_core.records import RunRecord

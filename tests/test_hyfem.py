@@ -314,7 +314,7 @@ def test_late_fusion_averages_the_blocks_probabilities():
     expected = torch.stack(each).mean(0)
     got = method.of(spec).predict(result.params[1], {}, x).exp()
     torch.testing.assert_close(got, expected)
-    torch.testing.assert_close(torch.from_numpy(result.predict("test")["v"]).exp(), expected)
+    torch.testing.assert_close(torch.from_numpy(result.outputs("test")["v"]).exp(), expected)
     assert method.of(spec).embed(result.params[1], {}, x).shape == (9, 4)
 
 

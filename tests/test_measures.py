@@ -14,7 +14,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from small import equal_histories, ragged
 
 from hetfl_book import calibration
-from hetfl_core import Federation, adapt, baselines, compare, records, scorer, simulate, tune
+from hetfl_core import Federation, adapt, compare, records, scorer, simulate, tune
 from hetfl_core.baselines import LDA, LR, SVM, Pooled
 from hetfl_core.deployment import RunSettings
 from hetfl_core.engine import measures
@@ -126,7 +126,7 @@ def test_the_worst_is_at_the_right_end():
 def test_a_run_that_is_asked_is_the_same_run_with_more_figures():
     """And what it measures is what can be formed of the probabilities that it tells."""
     fed = hospitals()
-    plain, run = simulate(fed, METHOD, **QUICK), simulate(fed, METHOD, measure=[*NAMED, WEIGHED], **QUICK)
+    plain, run = simulate(fed, METHOD, **QUICK), simulate(fed, METHOD, metric=[*NAMED, WEIGHED], **QUICK)
     assert equal_histories(plain.history, run.history[plain.history.columns])
     mine = {name: value for name, value in run.final.items() if name in plain.final}
     assert {**mine, "seconds": 0} == {**plain.final, "seconds": 0}
@@ -151,24 +151,24 @@ def test_a_run_that_is_asked_is_the_same_run_with_more_figures():
 
 def test_a_run_that_is_not_asked_forms_no_probabilities(monkeypatch):
     monkeypatch.setattr("hetfl_core.engine.measures.told", lambda *a, **k: pytest.fail("it was formed"))
-    simulate(hospitals(), METHOD, measure=("own", "server", "held"), **QUICK)
+    simulate(hospitals(), METHOD, metric=("own", "server", "held"), **QUICK)
 
 
 def test_the_history_has_a_measure_where_it_is_due_and_of_validation_samples():
     fed = hospitals()
-    run = simulate(fed, METHOD, measure=("auc", "own", weighed_loss), validation=fed, evaluate_every=2, **QUICK)
+    run = simulate(fed, METHOD, metric=("auc", "own", weighed_loss), validation=fed, evaluate_every=2, **QUICK)
     assert run.history["auc"].isna().to_list() == [False, True, False]
     assert run.history["validation_auc"].equals(run.history["auc"])
     assert run.history["weighed_loss"].equals(run.history["validation_weighed_loss"])
     assert run.final["validation_auc"] == run.final["auc"]
-    whole = simulate(fed, replace(METHOD), measure=("auc", "own", weighed_loss), **QUICK)
+    whole = simulate(fed, replace(METHOD), metric=("auc", "own", weighed_loss), **QUICK)
     assert whole.history["auc"].iloc[-1] == run.history["auc"].iloc[-1]
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_both_engines_and_a_run_that_goes_on_measure_the_same(engine, tmp_path):
     fed = ragged()
-    options = {"measure": ("auc", "log_loss"), "dtype": torch.float64, "last_step": "own", "progress": False}
+    options = {"metric": ("auc", "log_loss"), "dtype": torch.float64, "last_step": "own", "progress": False}
     method = HetFedRep(Model(MLP(hidden=(6,), out=4), alpha=3), local_epochs=1)
     whole = simulate(fed, method, rounds=2, engine="loop", device="cpu", **options)
     for rounds in (1, 2):
@@ -183,7 +183,7 @@ def test_a_client_without_a_figure_is_named_and_left_out():
     with pytest.warns(
         FederationWarning, match=r"auc is not defined on client 'hospital 1' \(.* one class\): NaN"
     ) as said:
-        run = simulate(fed, METHOD, measure=("auc", "log_loss"), **QUICK)
+        run = simulate(fed, METHOD, metric=("auc", "log_loss"), **QUICK)
     assert said[0].filename == __file__
     assert run.per_client["auc"].isna().to_list() == [False, True, False]
     assert run.per_client["log_loss"].notna().all()
@@ -195,7 +195,7 @@ def test_a_client_without_a_figure_is_named_and_left_out():
 
 def test_nobody_has_a_figure():
     with pytest.warns(FederationWarning, match="auc is not defined on clients"):
-        run = simulate(hospitals(shares=(1.0, 0.0)), METHOD, measure=("auc",), **QUICK)
+        run = simulate(hospitals(shares=(1.0, 0.0)), METHOD, metric=("auc",), **QUICK)
     assert all(math.isnan(run.final[name]) for name in ("auc", "auc_sd", "auc_worst"))
     assert run.history["auc"].isna().all()
 
@@ -203,7 +203,7 @@ def test_nobody_has_a_figure():
 def test_of_a_run_that_diverged_there_is_no_figure():
     with pytest.warns(RuntimeWarning, match="diverged"):
         run = simulate(
-            hospitals(), replace(METHOD, lr=1e30, optimizer="sgd"), measure=("auc",), last_step="own", **QUICK
+            hospitals(), replace(METHOD, lr=1e30, optimizer="sgd"), metric=("auc",), last_step="own", **QUICK
         )
     assert math.isnan(run.final["auc"])
     assert math.isnan(run.final["auc_worst"])
@@ -220,20 +220,20 @@ def auc(y, p):
 @pytest.mark.parametrize(
     ("asked", "error", "message"),
     [
-        (["best"], ValueError, "measure must be one of 'own', .*'auc', .* got 'best'"),
-        (["rmse"], ValueError, "measure must be one of .* got 'rmse'"),
-        (["roc_auc"], ValueError, r"measure must be one of .* got 'roc_auc' \(did you mean 'auc'\?\)"),
+        (["best"], ValueError, "metric must be one of 'own', .*'auc', .* got 'best'"),
+        (["rmse"], ValueError, "metric must be one of .* got 'rmse'"),
+        (["neg_log_loss"], ValueError, r"metric must be one of .* got 'neg_log_loss' \(did you mean 'log_loss'\?\)"),
         ([metrics.log_loss], ValueError, "must not be called 'log_loss', which a run has already: take 'log_loss', by"),
-        ("auc", TypeError, "measure must be a sequence, got 'auc'"),
-        ([lambda y, p: 1.0], ValueError, "measure: a function of your own needs a name, by def"),
+        ("auc", TypeError, "metric must be a sequence, got 'auc'"),
+        ([lambda y, p: 1.0], ValueError, "metric: a function of your own needs a name, by def"),
         ([partial(weighed_loss)], ValueError, "needs a name"),
         ([auc], ValueError, "must not be called 'auc'"),
-        ([bare], TypeError, "measure 'bare' must give a number, got 'good'"),
+        ([bare], TypeError, "metric 'bare' must give a number, got 'good'"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(asked, error, message):
     with pytest.raises(error, match=message):
-        simulate(hospitals(), METHOD, measure=asked, **QUICK)
+        simulate(hospitals(), METHOD, metric=asked, **QUICK)
 
 
 # --- a measure of one's own ------------------------------------------------------------------------------------------
@@ -251,14 +251,14 @@ def near_loss(y, p):
 
 def test_a_measure_of_ones_own_says_its_direction_and_its_name_does_not():
     fed, grid = hospitals(), {"C": [1e-4, 1.0]}
-    best = tune(fed, LogisticRegression(), grid, measure="brier", progress=False).setting
+    best = tune(fed, LogisticRegression(), grid, metric="brier", progress=False).setting
     assert best == {"C": 1.0}
     for function, greater in ((far, False), (near_loss, True)):
         told = scorer(function, greater_is_better=greater)
-        assert tune(fed, LogisticRegression(), grid, measure=told, progress=False).setting == best
+        assert tune(fed, LogisticRegression(), grid, metric=told, progress=False).setting == best
         wrong = scorer(function, greater_is_better=not greater)
-        assert tune(fed, LogisticRegression(), grid, measure=wrong, progress=False).setting != best
-        run = simulate(fed, METHOD, measure=[told], **QUICK)
+        assert tune(fed, LogisticRegression(), grid, metric=wrong, progress=False).setting != best
+        run = simulate(fed, METHOD, metric=[told], **QUICK)
         each = run.per_client[function.__name__]
         assert run.final[f"{function.__name__}_worst"] == (each.min() if greater else each.max())
 
@@ -267,8 +267,8 @@ def test_a_bare_function_is_refused_where_something_is_chosen_by_it_alone():
     fed = hospitals()
     for function in (far, near_loss):
         with pytest.raises(ValueError, match=rf"{function.__name__} does not say whether more .*scorer\(.*=False\)"):
-            tune(fed, LogisticRegression(), {"C": [0.1, 1.0]}, measure=function, progress=False)
-    run = simulate(fed, METHOD, measure=[far], **QUICK)
+            tune(fed, LogisticRegression(), {"C": [0.1, 1.0]}, metric=function, progress=False)
+    run = simulate(fed, METHOD, metric=[far], **QUICK)
     assert "far" in run.final
     assert "far_sd" in run.final
     assert "far_worst" not in run.final
@@ -286,11 +286,11 @@ def test_a_bare_function_is_refused_where_something_is_chosen_by_it_alone():
 def test_scikit_learns_own_functions_are_told_by_their_names_what_is_better():
     fed = hospitals(task="regression")
     functions = [metrics.median_absolute_error, metrics.explained_variance_score]
-    run = simulate(fed, Local(SMALL, local_epochs=1), measure=functions, **QUICK)
+    run = simulate(fed, Local(SMALL, local_epochs=1), metric=functions, **QUICK)
     for function, worst in zip(functions, (np.max, np.min), strict=True):
         name = function.__name__
         assert run.final[f"{name}_worst"] == worst(run.per_client[name])
-    tune(fed, Ridge(), {"alpha": [0.1, 1.0]}, measure=functions[0], progress=False)
+    tune(fed, Ridge(), {"alpha": [0.1, 1.0]}, metric=functions[0], progress=False)
 
 
 def broken(y, p):
@@ -308,11 +308,11 @@ def broken(y, p):
 def test_a_function_that_raises_is_named_with_the_client_and_what_it_was_given(call, function, message):
     fed, told = hospitals(), scorer(function, greater_is_better=True)
     calls = {
-        "simulate": lambda: simulate(fed, METHOD, measure=[function], **QUICK),
+        "simulate": lambda: simulate(fed, METHOD, metric=[function], **QUICK),
         "compare": lambda: compare(fed, {"a": LR(), "b": LDA()}, seeds=3, metric=function, progress=False),
-        "tune": lambda: tune(fed, LogisticRegression(), {"C": [1.0]}, measure=told, progress=False),
+        "tune": lambda: tune(fed, LogisticRegression(), {"C": [1.0]}, metric=told, progress=False),
         "scores": lambda: simulate(fed, METHOD, **QUICK).scores(function),
-        "baselines": lambda: baselines.run(fed, LR(), measure=[function]),
+        "baselines": lambda: simulate(fed, LR(), metric=[function]),
     }
     with pytest.raises(ValueError, match=rf"client 'hospital 0': {message}"):
         calls[call]()
@@ -330,8 +330,8 @@ def test_scorers_of_scikit_learn_are_told_from_measures(made, message):
     fed = hospitals()
     for call in (
         lambda: compare(fed, {"a": LR(), "b": LDA()}, seeds=3, metric=made, progress=False),
-        lambda: tune(fed, LogisticRegression(), {"C": [1.0]}, measure=made, progress=False),
-        lambda: simulate(fed, METHOD, measure=[made], **QUICK),
+        lambda: tune(fed, LogisticRegression(), {"C": [1.0]}, metric=made, progress=False),
+        lambda: simulate(fed, METHOD, metric=[made], **QUICK),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -354,11 +354,10 @@ def test_a_scorer_that_says_nothing_is_refused(function, greater, error, message
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ("roc_auc", "auc"),
+        ("roc_auc_score", "auc"),
         ("neg_log_loss", "log_loss"),
-        ("log loss", "log_loss"),
         ("balanced_accuracy_score", "balanced_accuracy"),
-        ("f1_macro", "f1"),
+        ("f1_score", "f1"),
         ("brier_score_loss", "brier"),
         ("ece", "calibration_error"),
         ("auroc", "auc"),
@@ -369,12 +368,26 @@ def test_a_measure_by_the_name_that_it_has_elsewhere_is_hinted_at(theirs, ours):
     with pytest.raises(ValueError, match=rf"metric must be one of .* got '{theirs}' {hint}"):
         compare(fed, {"a": LR(), "b": LDA()}, seeds=3, metric=theirs, progress=False)
     with pytest.raises(ValueError, match=hint):
-        simulate(fed, METHOD, measure=[theirs], **QUICK)
-    if theirs != "log loss":
-        with pytest.raises(ValueError, match=hint):
-            tune(fed, LogisticRegression(), {"C": [1.0]}, measure=theirs, progress=False)
+        simulate(fed, METHOD, metric=[theirs], **QUICK)
     with pytest.raises(ValueError, match=hint):
-        RunSettings(2, measure=(theirs,))
+        tune(fed, LogisticRegression(), {"C": [1.0]}, metric=theirs, progress=False)
+    with pytest.raises(ValueError, match=hint):
+        RunSettings(2, metric=(theirs,))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("roc_auc", "auc"), ("roc_auc_ovr", "auc"), ("AUC", "auc"), ("f1_macro", "f1"), ("log loss", "log_loss")],
+)
+def test_names_of_scikit_learns_scorers_are_understood_at_every_door(theirs, ours):
+    fed = hospitals()
+    assert ours in simulate(fed, METHOD, metric=[theirs], **QUICK).final
+    methods, grid = {"a": LR(), "b": LDA()}, {"C": [1.0, 0.1]}
+    tables = [compare(fed, methods, seeds=3, metric=name, progress=False) for name in (theirs, ours)]
+    pd.testing.assert_frame_equal(*tables)
+    chosen = [tune(fed, LogisticRegression(), grid, metric=name, progress=False).table for name in (theirs, ours)]
+    pd.testing.assert_frame_equal(*chosen)
+    assert RunSettings(2, metric=(theirs,)).metric == (ours,)
 
 
 def test_a_loss_term_must_not_be_called_as_what_is_asked_for():
@@ -382,14 +395,14 @@ def test_a_loss_term_must_not_be_called_as_what_is_asked_for():
         return 0.0
 
     with pytest.raises(ValueError, match="a loss term is called 'ce'"):
-        simulate(hospitals(), METHOD, measure=[ce], **QUICK)
+        simulate(hospitals(), METHOD, metric=[ce], **QUICK)
 
 
 def test_scores_are_those_of_a_model():
     run = simulate(hospitals(), METHOD, **QUICK)
-    with pytest.raises(ValueError, match=r"measure must be one that a model has, of .*, got 'own'"):
+    with pytest.raises(ValueError, match=r"metric must be one that a model has, of .*, got 'own'"):
         run.scores("own")
-    numbers = simulate(hospitals(task="regression"), Local(SMALL, local_epochs=1), measure=("rmse", "mae"), **QUICK)
+    numbers = simulate(hospitals(task="regression"), Local(SMALL, local_epochs=1), metric=("rmse", "mae"), **QUICK)
     assert numbers.final["rmse"] == pytest.approx(np.sqrt(numbers.per_client["mse"]).mean())
     assert numbers.final["rmse_worst"] == pytest.approx(np.sqrt(numbers.per_client["mse"]).max())
     assert numbers.scores("mae")["mae"].to_list() == pytest.approx(numbers.per_client["mae"].to_list())
@@ -401,7 +414,7 @@ def test_scores_are_those_of_a_model():
 @pytest.mark.parametrize("baseline", [LR(), LDA()])
 def test_of_a_baseline_measures_are_formed_of_its_probabilities(baseline):
     fed = hospitals()
-    plain, run = baselines.run(fed, baseline), baselines.run(fed, baseline, measure=("auc", "log_loss"))
+    plain, run = simulate(fed, baseline), simulate(fed, baseline, metric=("auc", "log_loss"))
     assert {name: run.final[name] for name in plain.final if name != "seconds"} == {
         name: value for name, value in plain.final.items() if name != "seconds"
     }
@@ -415,9 +428,9 @@ def test_of_a_baseline_measures_are_formed_of_its_probabilities(baseline):
 
 
 def test_a_baseline_that_tells_no_probabilities_says_so():
-    assert "auc" not in baselines.run(hospitals(), SVM()).final
+    assert "auc" not in simulate(hospitals(), SVM()).final
     with pytest.raises(ValueError, match="SVM tells no class probabilities, of which auc is formed"):
-        baselines.run(hospitals(), SVM(), measure=("auc",))
+        simulate(hospitals(), SVM(), metric=("auc",))
 
 
 def test_a_comparison_asks_for_what_it_compares():
@@ -426,7 +439,7 @@ def test_a_comparison_asks_for_what_it_compares():
     table = compare(fed, methods, seeds=3, metric=["accuracy", "auc", "auc_worst", WEIGHED], **QUICK)
     assert table.index.names == ["metric", "method"]
     assert table.index.get_level_values(0).unique().to_list() == ["accuracy", "auc", "auc_worst", "weighed_loss"]
-    runs = [simulate(fed, METHOD, seed=seed, measure=("auc", weighed_loss), **QUICK) for seed in range(3)]
+    runs = [simulate(fed, METHOD, seed=seed, metric=("auc", weighed_loss), **QUICK) for seed in range(3)]
     for name in ("auc", "auc_worst", "weighed_loss"):
         assert table.loc[(name, "shared"), "mean"] == pytest.approx(np.mean([run.final[name] for run in runs]))
     p = table["p"].dropna()
@@ -496,8 +509,8 @@ def test_of_a_regression_it_is_the_line_of_least_squares():
 def test_a_run_with_an_own_last_step():
     """The rounds, their bytes and the parameters are the same; the order of samples too, so that AUC stays."""
     fed = hospitals()
-    plain = simulate(fed, METHOD, measure=("auc", "log_loss"), **QUICK)
-    run = simulate(fed, METHOD, measure=("auc", "log_loss"), last_step="own", validation=fed, **QUICK)
+    plain = simulate(fed, METHOD, metric=("auc", "log_loss"), **QUICK)
+    run = simulate(fed, METHOD, metric=("auc", "log_loss"), last_step="own", validation=fed, **QUICK)
     shared = [c for c in plain.history if c != "seconds"]
     assert run.history[shared].equals(plain.history[shared])
     assert run.final["bytes_up"] == plain.final["bytes_up"]
@@ -541,6 +554,6 @@ def test_pooled_trials_tell_probabilities_of_the_classes_that_a_client_has():
     fed = Federation.from_arrays({"a": (x, y), "b": (x[y < 2] + 0.1, y[y < 2])}, test_size=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run = baselines.run(fed, Pooled(), measure=("log_loss", "accuracy", "auc"))
+        run = simulate(fed, Pooled(), metric=("log_loss", "accuracy", "auc"))
     assert run.final["accuracy"] == run.per_client["accuracy"].mean()
     assert run.per_client[["log_loss", "auc"]].notna().all(axis=None)

@@ -139,7 +139,7 @@ def test_fine_tuning_is_what_the_final_figures_see():
     tuned = simulate(two_clients(), FedAvgFT(**{**ONE, "lr": 1.0}, finetune_epochs=20), **options)
     assert tuned.final["accuracy"] == 1.0, "each client has one class only"
     assert plain.final["accuracy"] == 0.5
-    assert (tuned.predict("test")["a"].argmax(1), tuned.predict("test")["b"].argmax(1)) == (0, 1)
+    assert (tuned.outputs("test")["a"].argmax(1), tuned.outputs("test")["b"].argmax(1)) == (0, 1)
 
 
 def test_fedprox_pays_for_the_way_from_the_servers_model():

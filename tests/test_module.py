@@ -233,7 +233,7 @@ def test_dropout_is_on_in_training_alone_and_drawn_anew_at_each_place():
     a, b = both(EQUAL, dropped), both(EQUAL, whole)
     assert largest_difference(a[0], b[0]) > 1e-4
     for run in a:
-        for first, second in zip(run.predict().values(), run.predict().values(), strict=True):
+        for first, second in zip(run.outputs().values(), run.outputs().values(), strict=True):
             np.testing.assert_array_equal(first, second)
         x, p = EQUAL.to(torch.float64)[0].x_test, run.params[0]
         z = (x @ p["phi.0.weight"].T + p["phi.0.bias"]) @ p["phi.2.weight"].T + p["phi.2.bias"]

@@ -1,15 +1,18 @@
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
 from small import largest_difference, ragged
+from torch import nn
 
-from hetfl_core import simulate
+from hetfl_core import Client, load_trained, simulate
 from hetfl_core.federation import Federation, Spec
-from hetfl_core.methods import FLIC, Local
-from hetfl_core.networks import CNN, MLP, Augmented, Draw, LeNet, Model, Network, linear_init
+from hetfl_core.methods import FLIC, FedAvg, Local
+from hetfl_core.networks import CNN, MLP, Augmented, Draw, LeNet, Linear, Model, Network, PerClient, linear_init
 from hetfl_core.rng import stream
 
 
@@ -134,7 +137,7 @@ def test_augmentation_is_for_training_alone_and_the_same_in_both_engines():
     params = stacked.params[0]
     x = fed.to(torch.float64)[0].x_test
     np.testing.assert_array_equal(
-        stacked.predict()["client-0"], Model(net.network).head(params, net.network(params, x))
+        stacked.outputs()["client-0"], Model(net.network).head(params, net.network(params, x))
     )
 
 
@@ -279,3 +282,87 @@ def test_a_network_that_is_named_stays():
     model = Model(MLP((3,), 2))
     assert model.resolved([(4,), (9,)]) is model
     assert Model().resolved([(4,), (9,)]).phi == Model().phi.of((4,))
+
+
+# --- no embedding: logistic regression ------------------------------------------------------------------------------
+
+ROWS = np.random.default_rng(0).normal(size=(2, 40, 3))
+LABELS = [(x @ [1, -1, 0.5] + np.random.default_rng(1).normal(size=40) > 0).astype(int) for x in ROWS]
+TWO = Federation([Client(x, y, x, y, name) for name, x, y in zip("ab", ROWS, LABELS, strict=True)])
+EXACT = {"device": "cpu", "progress": False, "dtype": torch.float64}
+
+
+def full_batches(**settings):
+    return {"optimizer": "sgd", "batch_size": 40, **settings}
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_after_many_full_batches_a_linear_model_is_logistic_regression(n_classes):
+    labels = [y if n_classes == 2 else y + (np.arange(40) % 5 == 0) for y in LABELS]
+    fed = Federation([Client(x, y, x, y, name) for name, x, y in zip("ab", ROWS, labels, strict=True)], n_classes)
+    run = simulate(fed, Local(Model(Linear()), local_steps=2000, lr=1.0, **full_batches()), rounds=1, **EXACT)
+    for x, y, p in zip(ROWS, labels, run.probabilities().values(), strict=True):
+        expected = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10000).fit(x, y).predict_proba(x)
+        np.testing.assert_allclose(p, expected, atol=1e-5)
+        assert np.ptp(expected) > 0.9
+
+
+def test_one_step_moves_the_log_odds_twice_as_far_as_a_single_output_would():
+    lr = 0.3
+    run = simulate(TWO, FedAvg(Model(Linear()), local_steps=1, lr=0.0, **full_batches()), rounds=1, **EXACT)
+    moved = simulate(TWO, FedAvg(Model(Linear()), local_steps=1, lr=lr, **full_batches()), rounds=1, **EXACT)
+    w, b = run.server["beta.weight"].numpy(), run.server["beta.bias"].numpy()
+    odds, bias = w[:, 1] - w[:, 0], b[1] - b[0]
+    slopes = [x.T @ (1 / (1 + np.exp(-(x @ odds + bias))) - y) / 40 for x, y in zip(ROWS, LABELS, strict=True)]
+    now = moved.server["beta.weight"].numpy()
+    np.testing.assert_allclose(now[:, 1] - now[:, 0] - odds, -2 * lr * np.mean(slopes, axis=0), rtol=1e-9)
+
+
+@dataclass(frozen=True)
+class FromZero(FedAvg):
+    def init_shared(self, spec, rng):
+        return {name: torch.zeros_like(p) for name, p in super().init_shared(spec, rng).items()}
+
+
+def test_a_linear_model_is_torchs_identity():
+    """Where both begin with the same weights: a module draws a number more."""
+    runs = [simulate(TWO, FromZero(Model(phi), local_epochs=3), rounds=2, **EXACT) for phi in (Linear(), nn.Identity())]
+    assert largest_difference(*runs) == 0
+    assert list(runs[0].server) == ["beta.weight", "beta.bias"]
+    loop = simulate(TWO, FromZero(Model(Linear()), local_epochs=3), rounds=2, engine="loop", **EXACT)
+    assert largest_difference(runs[0], loop) < 1e-12
+
+
+def test_linear_models_go_by_the_inputs_of_each_client():
+    wide = np.random.default_rng(2).normal(size=(40, 5))
+    fed = Federation([TWO[0], Client(wide, LABELS[1], wide, LABELS[1], "wide")])
+    with pytest.raises(ValueError, match=r"client 'wide': Linear\(3\) takes 3 inputs, got samples of shape \(5,\)"):
+        simulate(fed, Local(Model(Linear(3))), rounds=1, **EXACT)
+    with pytest.raises(ValueError, match="one latent dimension in common, got k=3 on 'a' but k=5 on 'wide'"):
+        simulate(fed, FedAvg(Model(Linear())), rounds=1, **EXACT)
+    with pytest.raises(AttributeError, match=r"the width of Linear\(\) is that of the inputs"):
+        _ = Linear().out
+    x = {"left": ROWS[0], "right": ROWS[0]}
+    blocks = Federation([Client(x, LABELS[0], x, LABELS[0], "a")])
+    with pytest.raises(ValueError, match=r"client 'a': Linear\(\) takes one tensor, got blocks \['left', 'right'\]"):
+        simulate(blocks, Local(Model(Linear())), rounds=1, **EXACT)
+
+
+def test_linear_models_among_others():
+    mixed = PerClient({"a": Linear(), "b": MLP((4,), 3)})
+    run = simulate(TWO, Local(Model(mixed), local_epochs=1), rounds=1, **EXACT)
+    assert {name.split(".")[0] for name in run.params[0]} == {"beta"}
+    assert run.params[0]["beta.weight"].shape == run.params[1]["beta.weight"].shape
+    with pytest.raises(ValueError, match=r"one latent dimension in common, got out=\[3, 4\]"):
+        PerClient({"a": Linear(4), "b": MLP((4,), 3)})
+    image = ROWS[0].reshape(40, 1, 1, 3)
+    images = Federation([Client(image, LABELS[0], image, LABELS[0], "a")])
+    run = simulate(images, Local(Model(Linear()), local_epochs=1), rounds=1, **EXACT)
+    assert run.params[0]["beta.weight"].shape == (3, 2)
+
+
+def test_a_linear_model_is_saved_and_comes_back(tmp_path):
+    run = simulate(TWO, FedAvg(Model(Linear()), local_epochs=1), rounds=1, **EXACT)
+    model = load_trained(run.save(tmp_path))
+    assert model.method == run.method
+    np.testing.assert_allclose(model.predict_proba(ROWS[0], "a"), run.probabilities()["a"], atol=1e-12)

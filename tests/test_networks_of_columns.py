@@ -53,5 +53,5 @@ def test_a_comparison_needs_no_network_and_names_the_view_that_there_is(hospital
 def test_defaults_learn_something_of_a_table(hospitals, method, view) -> None:
     """Made patients of a hospital are told apart by columns that have nothing to do with each other: an easy task."""
     fed = hospitals.in_blocks() if view == "blocks" else hospitals.of_common_columns()
-    run = simulate(fed, method, rounds=5, evaluate_every=5, measure=["auc"], **QUICK)
+    run = simulate(fed, method, rounds=5, evaluate_every=5, metric=["auc"], **QUICK)
     assert run.per_client.set_index("client").loc[["Cleveland", "Budapest"], "auc"].min() > 0.8

@@ -76,7 +76,7 @@ def test_training_is_pytorchs_with_short_batches_and_all(engine):
         assert torch.allclose(ours[f"phi.{i}.norm.variance"], net[place].running_var, atol=1e-10)
         assert torch.allclose(ours[f"phi.{i}.norm.weight"], net[place].weight, atol=1e-10)
     logits = net.eval()(client.x_test.double()).detach().numpy()
-    assert abs(run.predict()["client-0"] - logits).max() < 1e-9
+    assert abs(run.outputs()["client-0"] - logits).max() < 1e-9
 
 
 METHODS = {

@@ -123,7 +123,7 @@ def test_runs_side_by_side_share_processes():
 
 def test_validation_samples_and_last_steps_are_looked_at_in_processes_too():
     other = Federation([replace(c, x_test=c.x_train, y_test=c.y_train) for c in CLIENTS], 5)
-    options = {**OPTIONS, "validation": other, "last_step": "own", "measure": ["own", "auc", "held"]}
+    options = {**OPTIONS, "validation": other, "last_step": "own", "metric": ["own", "auc", "held"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of clients whose test samples are of one class
         one, two = (simulate(CLIENTS, METHOD, workers=workers, **options) for workers in (1, 2))
@@ -326,7 +326,7 @@ class Ending(FedAvg):
 
     def upload(self, params, received, data, memory):
         if elsewhere() and len(data.y) == min(client.n_train for client in CLIENTS):
-            faulthandler.disable()  # it is meant, and no news
+            faulthandler.disable()  # pytest's would print the stack of this process, as if it were a fault
             os.kill(os.getpid(), self.how)
         return super().upload(params, received, data, memory)
 

@@ -19,11 +19,12 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, comparing, load_trained, simulate
+from hetfl_core import Federation, Preparation, cli, cli_tables, comparing, load_trained, simulate
 from hetfl_core.clients import FederationWarning
 from hetfl_core.datasets import heart
 from hetfl_core.deployment import agreement
 from hetfl_core.engine.apart import simulate_apart
+from hetfl_core.learners import Federated
 from hetfl_core.reporting import judging, page, training, trials
 from hetfl_core.reporting.trials import Tables, Trials
 from hetfl_core.reporting.ways import WAYS, Logistic, Way, ways_of
@@ -97,7 +98,7 @@ def made(gaps, rarest=20, fixed=False, measure="auc", noise=0.001, names=NAMES, 
             rows[of_choice].append({"client": site, "n_train": 70, "n_test": 30, "way": key, "seed": seed, **figures})
     counts = rarest if isinstance(rarest, dict) else dict.fromkeys(names, rarest)
     sent = dict.fromkeys(ways, (dict.fromkeys(names, 1234), 2468))
-    settings = {"splits": 10, "rounds": 2, "test_size": 0.3, "measure": measure}
+    settings = {"splits": 10, "rounds": 2, "test_size": 0.3, "metric": measure}
     tables = [pd.DataFrame(some) for some in rows.values()]
     return Trials(
         federation_of(tuple(names)), [WAYS[key] for key in ways], {}, *tables, sent, counts, [], fixed, settings
@@ -400,7 +401,7 @@ def test_every_way_has_the_same_rows(ran):
 
 def test_the_base_is_what_a_baseline_run_says(ran, tmp_path):
     fed = tables(tmp_path).federation(1, 0.3)
-    alone = baselines.run(fed, Logistic(), measure=["auc"]).per_client["auc"]
+    alone = simulate(fed, Logistic(), metric=["auc"]).per_client["auc"]
     mine = ran.figures.query("way == 'logistic' and seed == 1")["auc"]
     assert mine.tolist() == alone.tolist()
 
@@ -454,7 +455,7 @@ def test_a_method_has_to_beat_itself_with_nothing_exchanged(tmp_path):
     way = runs.ways[3]
     for seed in range(3):
         seen, method, _ = way.made_for(tables(tmp_path).federation(seed, 0.3))
-        (sites,) = simulate_apart(seen, method, seeds=[seed], rounds=1, measure=["auc"], progress=False).values()
+        (sites,) = simulate_apart(seen, method, seeds=[seed], rounds=1, metric=["auc"], progress=False).values()
         mine = runs.figures.query("way == 'FedAvg alone' and seed == @seed").set_index("client")["auc"]
         assert mine.to_dict() == pytest.approx({who: one.per_client["auc"].item() for who, one in sites.items()})
     assert {*runs.inner["way"]} == {"logistic", "boosting", "network", "FedAvg alone", "Local"}
@@ -517,7 +518,7 @@ def test_what_was_noticed_is_told(tmp_path):
         ({"seeds": 2}, "seeds must"),
         ({"rounds": 0}, "rounds must"),
         ({"test_size": 1.0}, "test_size must"),
-        ({"measure": "AUC"}, "measure must"),
+        ({"metric": "area"}, "metric must"),
     ],
 )
 def test_bad_arguments(tmp_path, options, message):
@@ -543,8 +544,8 @@ def test_splits_are_trained_together_and_the_figures_are_those_of_single_runs(ra
     """A stack of several splits has the runs of each, to rounding; zeros are trained as common columns are."""
     ways = ["network", "common", "fusion", "hyfem"]
     assert {len(seeds) for _, seeds, _ in comparing.groups([0, 1, 2], {"common": 10})} == {3}
-    monkeypatch.setattr(trials, "most", lambda *_: 1)
-    monkeypatch.setattr(comparing, "simulate_seeds", lambda *a, **k: pytest.fail("they were trained together"))
+    monkeypatch.setattr(Federated, "at_once", lambda *_: 1)
+    monkeypatch.setattr(Federated, "run_seeds", lambda *_: pytest.fail("they were trained together"))
     alone = trials.run_all(tables(tmp_path), ways, seeds=3, rounds=2, n_jobs=1, progress=False)
     key = ["way", "seed", "client"]
     together = ran.figures[ran.figures["way"].isin(alone.sent)]

@@ -29,13 +29,16 @@ from hetfl_core.records import load
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BOOK = tomllib.loads((ROOT / "book" / "pyproject.toml").read_text())["project"]
 
 
 def requirements(*extras: str) -> dict[str, Requirement]:
-    """What pyproject.toml asks for, by name: always, and for the extras."""
-    texts = [*PROJECT["dependencies"], *(t for e in extras for t in PROJECT["optional-dependencies"][e])]
+    """What the core and, for an extra of its own, the book ask for, by name: always, and for the extras."""
+    optional = PROJECT["optional-dependencies"] | BOOK["optional-dependencies"]
+    texts = [*PROJECT["dependencies"], *(t for e in extras for t in optional[e])]
+    texts += BOOK["dependencies"] if set(extras) & set(BOOK["optional-dependencies"]) else []
     parsed = [Requirement(t) for t in texts]
-    return {canonicalize_name(r.name): r for r in parsed if r.name != PROJECT["name"]}
+    return {canonicalize_name(r.name): r for r in parsed if r.name not in (PROJECT["name"], BOOK["name"])}
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -59,7 +62,7 @@ def test_conda_environment_is_in_step_with_pyproject() -> None:
     have = {r.name: r.specifier for r in map(Requirement, texts)}
     assert have.pop("python") == PROJECT["requires-python"]
     del have["pip"]
-    assert have == {CONDA.get(n, n): r.specifier for n, r in requirements("eeg", "privacy", "deploy", "book").items()}
+    assert have == {CONDA.get(n, n): r.specifier for n, r in requirements("eeg", "privacy", "deploy", "pages").items()}
 
 
 def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None:
@@ -67,7 +70,7 @@ def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None
     pins = dict(line.split("==") for line in lines)
     assert all(re.fullmatch(r"[\w.!]+", version) for version in pins.values()), "no local versions, no markers"
     pinned = {canonicalize_name(n): version for n, version in pins.items()}
-    for name, requirement in requirements("eeg", "privacy", "deploy", "book", "dev").items():
+    for name, requirement in requirements("eeg", "privacy", "deploy", "pages", "dev").items():
         assert requirement.specifier.contains(pinned[name], prereleases=True), name
 
 
@@ -122,20 +125,23 @@ def distributions(folder: str) -> set[str]:
 APART = {"fedjax", "jax", "haiku"}
 """What a program imports that runs in an environment of its own: `hetfl_book.peers.fedjax_side`."""
 
-CORE_EXTRAS = ("eeg", "text", "privacy", "deploy")
+CORE_EXTRAS = ("eeg", "privacy", "deploy")
+BOOK_EXTRAS = (*CORE_EXTRAS, "text", "pages")
 
 
 def test_what_is_imported_is_declared() -> None:
     """Also what another package brings: that may do without it one day."""
     core = set(requirements(*CORE_EXTRAS))
-    book = core | set(requirements("book"))
+    book = core | set(requirements(*BOOK_EXTRAS))
     assert distributions("hetfl_core") - core == set()
-    assert distributions("book") - book == APART
+    assert distributions("book/hetfl_book") - core - set(requirements("text")) == APART
+    assert distributions("book") - book == APART | {"hatchling"}, "what builds it is named by build-system"
     assert distributions("tests") - book - set(requirements("test", "dev")) == set()
 
 
 def test_what_is_declared_is_imported() -> None:
-    assert set(requirements(*CORE_EXTRAS)) <= distributions("hetfl_core") | distributions("book")
+    assert set(requirements(*CORE_EXTRAS)) <= distributions("hetfl_core")
+    assert set(requirements("text")) <= distributions("hetfl_core") | distributions("book/hetfl_book")
 
 
 POSIX_MODULES = {"resource", "fcntl", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix", "readline", "curses"}
@@ -241,6 +247,10 @@ def test_citation_licence_and_changelog_agree_with_the_package() -> None:
     newest = re.search(r"^## (\S+)(.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert newest[1] == hetfl_core.__version__
+    assert f"hetfl-core=={hetfl_core.__version__}" in BOOK["dependencies"], "the two belong together"
+    for shared in ("license", "authors", "requires-python"):
+        assert BOOK[shared] == PROJECT[shared]
+    assert (ROOT / "book" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert ("date-released" in citation) is ("unreleased" not in newest[2]), "a date stands where there was a release"
 
 
@@ -282,7 +292,7 @@ def test_python_versions_agree() -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_runs_what_is_here_and_actions_are_pinned(job: str) -> None:
     for step in JOBS[job]["steps"]:
-        assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step.get("uses", "a/b@v1"))
+        assert re.fullmatch(r"[\w-]+/[\w-]+@(release/)?v\d+", step.get("uses", "a/b@v1"))
         for line in step.get("run", "").splitlines():
             check_command(line)
 
@@ -299,7 +309,7 @@ def check_command(line: str) -> None:
     else:
         assert re.match(r"(python -m pip|uv pip) install ", line)
         extras = re.findall(r"\[(\w+)\]", line)
-        assert set(extras) <= set(PROJECT["optional-dependencies"])
+        assert set(extras) <= {*PROJECT["optional-dependencies"], *BOOK["optional-dependencies"]}
 
 
 def test_the_cores_tests_are_there_and_need_nothing_but_the_core() -> None:
@@ -392,30 +402,41 @@ def test_style_and_types(command: tuple[str, ...]) -> None:
     run(sys.executable, "-m", *command, cwd=ROOT)
 
 
-# --- the wheel --------------------------------------------------------------------------------------------------
+# --- the two distributions ------------------------------------------------------------------------------------------
+
+
+def pip(*words: str | Path) -> str:
+    return run(sys.executable, "-m", "pip", "--disable-pip-version-check", *words)
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment in which the wheel is installed, and which borrows everything else from the present one."""
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both wheels, by the names of their distributions."""
+    folder = tmp_path_factory.mktemp("wheels")
+    pip("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, ROOT / "book")
+    found = {path.name.partition("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
+    assert set(found) == {"hetfl-core", "hetfl-book"}
+    return found
+
+
+def environment(folder: Path, *wheels: Path) -> Path:
+    """Where the commands are of an environment with these wheels, which borrows from the present one all but ours."""
     venv.create(folder / "env", with_pip=False, symlinks=os.name != "nt")
     python = folder / "env" / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    # A path file adds the folder, but does not act on the path files in it: the editable checkout stays out.
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
-    run(
-        *pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", *folder.glob("*.whl")
-    )
+    (borrowed := folder / "borrowed").mkdir()
+    for thing in Path(sysconfig.get_path("purelib")).iterdir():
+        # Neither our packages nor what says that they are installed, nor the path files of an editable checkout.
+        if not thing.name.startswith("hetfl") and thing.suffix != ".pth":
+            (borrowed / thing.name).symlink_to(thing)
+    (site / "borrowed.pth").write_text(f"{borrowed}\n")
+    pip("--python", python, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", *wheels)
     return folder / "env" / "bin"
 
 
-@pytest.fixture(scope="session")
-def hetfl(installed: Path):
-    """Call the installed command in an empty folder, with an empty home and no data."""
-    (empty := installed.parents[1] / "empty").mkdir()
+def command(bin_: Path):
+    """Call a command of an environment in an empty folder, with an empty home and no data."""
+    (empty := bin_.parents[1] / "empty").mkdir()
     hidden = {"PYTHONPATH", "HETFL_DATA", "HETFL_CHECKPOINTS"}
     env = {k: v for k, v in os.environ.items() if k not in hidden}
     env |= {
@@ -424,22 +445,87 @@ def hetfl(installed: Path):
         "HETFL_RESULTS": str(empty / "made"),
         "COLUMNS": "200",
     }
-    return lambda *arguments: run(installed / arguments[0], *arguments[1:], cwd=empty, env=env)
+    return lambda *arguments: run(bin_ / arguments[0], *arguments[1:], cwd=empty, env=env)
 
 
-PROGRAM = """
+@pytest.fixture(scope="session")
+def alone(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
+    """Call a command where the core is installed, and no book."""
+    return command(environment(tmp_path_factory.mktemp("core"), wheels["hetfl-core"]))
+
+
+@pytest.fixture(scope="session")
+def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands are of an environment with both."""
+    return environment(tmp_path_factory.mktemp("both"), *wheels.values())
+
+
+@pytest.fixture(scope="session")
+def hetfl(installed: Path):
+    """Call a command where both are installed."""
+    return command(installed)
+
+
+RUN = "run Local --federation digits.bundled --data n_clients=2 --set local_epochs=1 --rounds 1 --out record.json"
+
+ALONE = f"""
+import hetfl_core
+from hetfl_core import records
+from hetfl_core.cli import app
+from hetfl_core.datasets import registry
+
+for line in (hetfl_core.__file__, records.load(), len(registry.entries())):
+    print(line, end="\f")
+for command in ("list", "{RUN}", "--help"):
+    app(command.split(), standalone_mode=False)
+    print(end="\f", flush=True)
+import importlib.util
+print(importlib.util.find_spec("hetfl_book"))
+"""
+
+
+def test_the_core_alone_lists_and_runs_and_says_nothing_of_the_book(alone) -> None:
+    place, records, files, listed, ran, offered, book = alone("python", "-c", ALONE).split("\f")
+    assert "site-packages" in place
+    assert (records, book.strip()) == ("[]", "None")
+    assert int(files) > 10, "the registry came with it"
+    assert "FLIC" in listed
+    assert "digits.bundled" in listed
+    assert "Experiments" not in listed
+    assert "accuracy" in ran
+    assert "compare" in offered
+    assert not re.search(r"\b(reproduce|ledger|verify|headtohead|collect|pack)\b", offered)
+
+
+def test_the_cores_wheel_is_small_and_carries_the_registry_alone(wheels: dict[str, Path]) -> None:
+    assert wheels["hetfl-core"].stat().st_size < 1_000_000
+    with zipfile.ZipFile(wheels["hetfl-core"]) as archive:
+        names = archive.namelist()
+    assert [name for name in names if "_data" in name] == ["hetfl_core/_data/registry.toml"]
+    assert {name.split("/")[0] for name in names} == {"hetfl_core", f"hetfl_core-{hetfl_core.__version__}.dist-info"}
+
+
+def test_an_sdist_makes_the_same_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """Also without the other distribution's sources beside it."""
+    for name, folder in {"hetfl-core": ROOT, "hetfl-book": ROOT / "book"}.items():
+        run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=folder)
+        [archive] = tmp_path.glob(f"{name.replace('-', '_')}-*.tar.gz")
+        pip("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, archive)
+        with zipfile.ZipFile(wheels[name]) as one, zipfile.ZipFile(tmp_path / wheels[name].name) as two:
+            assert sorted(one.namelist()) == sorted(two.namelist())
+
+
+PROGRAM = f"""
+import hetfl_book
 import hetfl_core
 from hetfl_core.cli import app
 from hetfl_core.records import load
 
-print(hetfl_core.__file__, end="\f")
+print(hetfl_core.__file__, hetfl_book.__file__, end="\f")
 found = load()
 print(found[0].path.suffix, [(r.relative_path, r.metrics, len(r.history.get("round", []))) for r in found], end="\f")
 del found
-for command in (
-    "list", "ledger", "reproduce fedcma/four-gaussians --scale book --seeds 1 --method Local",
-    "run Local --federation digits.bundled --data n_clients=2 --set local_epochs=1 --rounds 1 --out record.json",
-):
+for command in ("list", "ledger", "reproduce fedcma/four-gaussians --scale book --seeds 1 --method Local", "{RUN}"):
     app(command.split(), standalone_mode=False)
     print(end="\f", flush=True)
 """
@@ -452,8 +538,8 @@ def told(hetfl) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_the_wheel_is_what_is_imported(told: list[str], installed: Path) -> None:
-    assert Path(told[0].strip()).is_relative_to(installed.parent)
+def test_the_wheels_are_what_is_imported(told: list[str], installed: Path) -> None:
+    assert all(Path(place).is_relative_to(installed.parent) for place in told[0].split())
 
 
 SECONDS = re.compile(rb'"seconds":\[[^]]*\],|,"seconds":\[[^]]*\]')
@@ -461,15 +547,14 @@ SECONDS = re.compile(rb'"seconds":\[[^]]*\],|,"seconds":\[[^]]*\]')
 
 
 @pytest.mark.nightly
-def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_rounds(
-    told: list[str], installed: Path, tmp_path: Path
+def test_the_books_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_rounds(
+    told: list[str], wheels: dict[str, Path], tmp_path: Path
 ) -> None:
-    [wheel] = installed.parents[1].glob("*.whl")
-    assert wheel.stat().st_size < 6_000_000  # a record of the benchmark takes 200 bytes
-    here, there = ROOT / "data" / "results", "hetfl_core/_data/results/"
+    assert wheels["hetfl-book"].stat().st_size < 6_000_000  # a record of the benchmark takes 200 bytes
+    here, there = ROOT / "data" / "results", "hetfl_book/_data/results/"
     packed = tmp_path / "packed"  # what a run has left in the working tree is not yet packed, and in no wheel
     shutil.copytree(here, packed, ignore=lambda folder, names: [n for n in names if n.endswith(".json")])
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(wheels["hetfl-book"]) as archive:
         for path in sorted(here.rglob("*.jsonl")):
             carried = archive.read(f"{there}{path.relative_to(here).as_posix()}.xz")
             assert lzma.decompress(carried) == SECONDS.sub(b"", path.read_bytes()), path
@@ -478,16 +563,16 @@ def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_roun
 
 
 @pytest.mark.nightly
-def test_the_wheel_carries_all_other_data_too(installed: Path) -> None:
+def test_the_books_wheel_carries_all_other_data_too(wheels: dict[str, Path]) -> None:
     """Pages read them, and are executed from a wheel, too; the cards belong to the book's pages alone."""
-    [wheel] = installed.parents[1].glob("*.whl")
     data = ROOT / "data"
     wanted = {path.relative_to(data).as_posix() for path in data.rglob("*.*") if path.is_file()}
-    wanted = {name for name in wanted if not name.startswith(("results/", "cards/", "."))}
-    with zipfile.ZipFile(wheel) as archive:
-        carried = {name.removeprefix("hetfl_core/_data/") for name in archive.namelist()}
+    wanted = {name for name in wanted if not name.startswith(("results/", "cards/", "registry.toml", "."))}
+    with zipfile.ZipFile(wheels["hetfl-book"]) as archive:
+        carried = {name.removeprefix("hetfl_book/_data/") for name in archive.namelist()}
     assert wanted - carried == set()
-    assert "headtohead.csv" in wanted
+    assert {"headtohead.csv", "queue.toml", "advice.csv"} <= wanted
+    assert not any(name.startswith(("cards/", "registry")) for name in carried)
 
 
 @pytest.mark.nightly

@@ -13,8 +13,9 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 
 from hetfl_core import Federation, adapt, simulate, simulate_seeds
 from hetfl_core.datasets import toy
-from hetfl_core.engine import layout, simulation, stacks, trainer, training
+from hetfl_core.engine import layout, stacks, trainer, training
 from hetfl_core.engine.checkpoint import CheckpointError
+from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedCMA, FedGen, FedHeNN, FedRep, HetFedRep, Local, PFedHN
 from hetfl_core.methods.schemes import FedAvgFTScheme, L2GDScheme
@@ -103,7 +104,7 @@ def test_the_order_of_the_seeds_and_the_number_of_workers_change_no_bit():
 
 def test_what_is_not_said_is_as_for_one_run():
     """What `simulate_seeds` takes as options has the defaults that `simulate` has."""
-    one, *others = (inspect.signature(f).parameters for f in (simulate, simulation._simulate, Simulator.__init__))
+    one, *others = (inspect.signature(f).parameters for f in (simulate, RunOptions, Simulator.__init__))
     own = {"federation", "method", "seed", "validation", "on_round"}
     for name in one.keys() - own:
         taken = [parameters[name].default for parameters in others if name in parameters]

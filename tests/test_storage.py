@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import lzma
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -503,6 +505,27 @@ def test_reading_all_records_takes_little_more_than_parsing_them():
     assert read_once - parsed < 2.5 * (parsed - begin), "and less than a second of an idle core"
     assert len(load()) == count
     assert time.process_time() - read_once < 0.2 * (parsed - begin), "what has not changed is not read again"
+
+
+def test_a_record_that_was_read_cannot_be_changed_but_a_copy_can(tmp_path):
+    """The next caller gets the same one."""
+    write(made(), tmp_path)
+    pack(tmp_path)
+    [record] = load(tmp_path)
+    for change in (
+        lambda: record.metrics.update(accuracy=1.0),
+        lambda: record.settings.__setitem__("rounds", 1),
+        lambda: record.federation.popitem(),
+        lambda: record.history.clear(),
+    ):
+        with pytest.raises(TypeError, match="a record that was read cannot be changed: change a copy"):
+            change()
+    for own in (copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+        assert own == record
+        own.metrics["accuracy"] = 1.0
+        assert type(own.settings) is dict
+    assert load(tmp_path)[0] is record
+    assert dict(record.metrics, accuracy=1.0) != record.metrics
 
 
 def test_a_packed_file_is_read_again_when_it_has_changed(tmp_path):

@@ -510,8 +510,11 @@ def test_a_pipeline_of_scikit_learn_is_taken_as_it_is():
     assert torch.equal(fed["B"].rows(rows(NUMBERS, "B", "test")), fed["B"].x_test)
     assert not hasattr(own[0], "statistics_"), "it is copied, not fitted itself"
     assert "SimpleImputer" in fed.info["settings"]["prepare"]
-    with pytest.raises(TypeError, match="client 'A': a transformer of your own cannot be written as JSON"):
-        fed["A"].prepare.state()
+    state = json.loads(json.dumps(fed["A"].prepare.state()))
+    again = restored(state)
+    assert (again.features, again.origin, again.client) == (("age", "sugar"), ("age", "sugar"), "A")
+    test = rows(NUMBERS, "A", "test")
+    pd.testing.assert_frame_equal(again.transform(test), fed["A"].prepare.transform(test))
 
 
 def test_a_pipeline_that_names_no_features_and_one_that_makes_others():

@@ -181,7 +181,7 @@ def test_a_missing_package_names_the_extra(home):
         def captions(self, texts):
             raise ModuleNotFoundError("No module named 'transformers'")
 
-    with pytest.raises(ImportError, match=r"transformers.*pip install \"hetfl-core\[text\]\""):
+    with pytest.raises(ImportError, match=r"transformers.*pip install \"hetfl-book\[text\]\""):
         text.textcaps(n_clients=8, classes_per_client=2, embedder=Bare())
 
 

@@ -54,9 +54,7 @@ def test_the_table_is_that_of_single_runs_and_says_which_were_made_together(two_
     one = compare(of_seed(0), METHODS, seeds=(8, 3, 5), metric=METRICS, **QUICK)
     assert one.attrs["together"] == grouped([8, 3, 5]), "one federation for all seeds"
     by_hand = [
-        simulate(of_seed(0), METHODS["FLIC"], seed=seed, measure=METRICS[1:], rounds=2, progress=False).final[
-            "log_loss"
-        ]
+        simulate(of_seed(0), METHODS["FLIC"], seed=seed, metric=METRICS[1:], rounds=2, progress=False).final["log_loss"]
         for seed in (3, 5, 8)
     ]
     assert one.loc[("log_loss", "FLIC"), "mean"] == pytest.approx(np.mean(by_hand), 1e-4)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small import equal_histories, largest_difference, ragged
+from small import SMALL_MODEL, equal_histories, largest_difference, ragged
 from tensors import normal
 
 from hetfl_core import Client, simulate
@@ -19,6 +19,7 @@ from hetfl_core.engine import training
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.stacks import architecture, precomputed_pattern
+from hetfl_core.engine.trained import built
 from hetfl_core.engine.training import (
     NOISE_NUMBERS,
     Noise,
@@ -28,11 +29,12 @@ from hetfl_core.engine.training import (
     stack_received,
 )
 from hetfl_core.federation import Federation, Spec
-from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, HetFedRep, Local, Loss, Method, Stage
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedCR, FedProx, HetFedRep, Local, Loss, Method, Stage
 from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, task_loss
 from hetfl_core.methods.descent import UPDATES, clip_each, decay
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
+from hetfl_core.settings import plain
 
 SHORT = {
     "local_epochs": 1,
@@ -210,8 +212,8 @@ def test_one_stack_and_buckets_and_loop_agree(named, monkeypatch):
         assert largest_difference(several, other) < 1e-9
         figures = [r.history.drop(columns="seconds").to_numpy(float) for r in (several, other)]
         np.testing.assert_allclose(*figures, rtol=0, atol=1e-9)
-        for name, predicted in several.predict("test").items():
-            np.testing.assert_allclose(predicted, other.predict("test")[name], rtol=0, atol=1e-9)
+        for name, predicted in several.outputs("test").items():
+            np.testing.assert_allclose(predicted, other.outputs("test")[name], rtol=0, atol=1e-9)
 
 
 def test_padded_weights_stay_zero():
@@ -673,3 +675,71 @@ def test_what_all_clients_receive_alike_is_not_copied():
     assert stacked["same"] is one
     assert stacked["own"].shape == (2, 2)
     assert dims == {"same": None, "own": 0}
+
+
+# --- the short last batch --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "size", "batches"), [(23, 10, 2), (20, 10, 2), (7, 10, 1), (10, 10, 1), (5, 1, 5)])
+def test_a_short_last_batch_is_left_out_unless_it_is_all(n, size, batches):
+    kept = Stage(("phi",), epochs=3, batch_size=size)
+    left_out = replace(kept, drop_last=True)
+    rows = plan(left_out, n, torch.Generator().manual_seed(0))
+    assert n_steps(left_out, n) == len(rows) == 3 * batches
+    assert (rows >= 0).all()
+    if n >= size:
+        assert len(torch.utils.data.DataLoader(range(n), batch_size=size, drop_last=True)) == batches
+    else:
+        assert torch.equal(rows.sort(1).values, torch.arange(n, dtype=torch.int32).repeat(3, 1)), "all, each epoch"
+    all_rows = plan(kept, n, torch.Generator().manual_seed(0)).reshape(3, -1, min(size, n))
+    assert torch.equal(rows.reshape(3, batches, -1), all_rows[:, :batches]), "the same batches but for the last"
+
+
+def test_steps_go_on_through_epochs_without_their_last_batches():
+    stage = Stage(("phi",), steps=5, batch_size=4, drop_last=True)
+    rows = plan(stage, 9, torch.Generator().manual_seed(0))
+    assert rows.shape == (5, 4)
+    assert (rows >= 0).all()
+    assert all(len(set(pair.flatten().tolist())) == 8 for pair in (rows[:2], rows[2:4]))
+
+
+@pytest.mark.parametrize("method", [FedAvg, FLIC, HetFedRep], ids=lambda m: m.__name__)
+def test_both_engines_leave_out_the_same(method):
+    """Clients of fewer samples than a batch, of whole batches, and of some and a rest, in one stack."""
+    fed = ragged(widths=(5, 5), sizes=(5, 22))
+    assert {c.n_train < 8 for c in fed} == {True, False}
+    brief = {"pretrain_epochs": 1} if method is FLIC else {}
+    made = method(SMALL_MODEL, local_epochs=2, batch_size=8, drop_last=True, **brief)
+    options = {"rounds": 2, "dtype": torch.float64, "device": "cpu", "progress": False}
+    stacked, loop = (simulate(fed, made, engine=engine, **options) for engine in ("stacked", "loop"))
+    assert largest_difference(stacked, loop) < 1e-9
+    kept = simulate(fed, replace(made, drop_last=False), **options)
+    assert largest_difference(stacked, kept) > 1e-4
+
+
+def test_where_batches_are_whole_nothing_is_left_out():
+    x, y = np.random.default_rng(0).normal(size=(24, 3)), np.arange(24) % 2
+    fed = Federation([Client(x, y, x, y, "a"), Client(x[:5], y[:5], x, y, "few")])
+    runs = [
+        simulate(fed, FedAvg(SMALL_MODEL, batch_size=8, local_epochs=1, drop_last=drop), rounds=2, progress=False)
+        for drop in (False, True)
+    ]
+    assert largest_difference(*runs) == 0
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_a_loss_that_remembers_every_sample_leaves_none_out(engine):
+    with pytest.raises(ValueError, match=r"FedCR remembers \['natural', 'precision'\] of every sample, and drop_last"):
+        simulate(ragged(widths=(5, 5)), FedCR(drop_last=True), rounds=1, engine=engine, progress=False)
+
+
+def test_settings_that_leave_nothing_out_are_written_as_ever():
+    """So that records, checkpoints and saved models of before are those of the same settings."""
+    usual, changed = FedProx(), FedProx(drop_last=True)
+    assert "drop_last" not in plain(usual)
+    assert plain(changed) == {**plain(usual), "drop_last": True}
+    assert built(plain(changed)) == changed != usual == built(plain(usual))
+    assert changed.stage(("phi",), 0).drop_last
+    assert not usual.stage(("phi",), 0).drop_last
+    with pytest.raises(ValueError, match="drop_last must be True or False, got 2"):
+        FedProx(drop_last=2)

@@ -1,4 +1,4 @@
-"""Copies of notebooks that run elsewhere: the build puts a cell into them that installs the core.
+"""Copies of notebooks that run elsewhere: the build puts a cell into them that installs both packages.
 
 A notebook of Part I begins with its picture. Opened in a clone it finds `hetfl_core`; in Colab, or from the download
 button, it has to install it first. So the copies of notebooks that lie beside the pages get an install cell below
@@ -29,16 +29,16 @@ import importlib.util
 
 # `make address` writes the public address of the repository here:
 REPOSITORY = ""
-if importlib.util.find_spec("hetfl_core") is None:
+if importlib.util.find_spec("hetfl_book") is None:
     if not REPOSITORY:
         raise ModuleNotFoundError(
-            "no hetfl_core: run `pip install .` in a clone, restart the kernel"
+            "no hetfl_book: run `pip install . ./book` in a clone, restart the kernel"
         )
-    %pip install --quiet "hetfl-core @ git+{REPOSITORY}"'''
+    %pip install --quiet "hetfl-core @ git+{REPOSITORY}" "hetfl-book @ git+{REPOSITORY}#subdirectory=book"'''
 
 
 def with_install(text: str, address: str) -> str:
-    """A notebook whose first cell of code installs the core from an address; one that has such a cell stays as it is."""
+    """A notebook whose first cell of code installs both packages from an address; where there is one it stays."""
     notebook = json.loads(text)
     if any("REPOSITORY = " in "".join(cell["source"]) for cell in notebook["cells"]):
         return text
@@ -101,7 +101,7 @@ def publish(html: Path, root: Path, remote: str = "origin") -> None:
 
         git("add", "--force", "--", *(path.relative_to(folder).as_posix() for path in found))
         commit = git(
-            "commit-tree", git("write-tree"), "-m", "Notebooks of the book, with a cell that installs the core"
+            "commit-tree", git("write-tree"), "-m", "Notebooks of the book, with a cell that installs both packages"
         )
         git("push", "--quiet", "--force", remote, f"{commit}:refs/heads/{COPIES}")
     print(f"{len(found)} notebooks on the branch {COPIES!r}")

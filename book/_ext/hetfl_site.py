@@ -139,8 +139,9 @@ def in_notebook(text: str, address: str) -> str:
     Without an address a master must not ask for the bare name: anybody could register it on a package index.
     """
     text = re.sub(r'(?<="REPOSITORY = \\")[^"\\]*(?=\\")', address, text)
-    line = rf'    "  - hetfl-core @ git+{address}\\n",\n' if address else ""
-    last = r'^(    "  - matplotlib\\n",\n)(?:    "  - hetfl-core @ git\+.*\n)?'
+    wanted = [f"hetfl-core @ git+{address}", f"hetfl-book @ git+{address}#subdirectory=book"] if address else []
+    line = "".join(rf'    "  - {each}\\n",\n' for each in wanted)
+    last = r'^(    "  - matplotlib\\n",\n)(?:    "  - hetfl-\w+ @ git\+.*\n)*'
     return re.sub(last, rf"\g<1>{line}", text, flags=re.MULTILINE)
 
 

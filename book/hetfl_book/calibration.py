@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 
 COLDEST, HOTTEST = 0.02, 50.0
 """Temperatures that are looked at. Where every answer is right no temperature is too low."""
@@ -126,9 +127,9 @@ def fitted_temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
 def _pair(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     p, y = _probabilities(probabilities), checks.array("labels", labels)
     if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ValueError(f"labels must be whole numbers of shape (n,), got shape {y.shape} and dtype {y.dtype}")
+        raise WrongValue(f"labels must be whole numbers of shape (n,), got shape {y.shape} and dtype {y.dtype}")
     if len(y) != len(p) or y.min() < 0 or y.max() >= p.shape[1]:
-        raise ValueError(
+        raise WrongValue(
             f"labels must be {len(p)} classes in 0…{p.shape[1] - 1}, one for each row of "
             f"probabilities, got {len(y)} from {y.min(initial=0)} to {y.max(initial=0)}"
         )
@@ -138,12 +139,12 @@ def _pair(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np
 def _probabilities(rows: np.ndarray) -> np.ndarray:
     array = checks.array("probabilities", rows)
     if array.ndim != 2 or not array.size or array.dtype.kind != "f":
-        raise ValueError(
+        raise WrongValue(
             "probabilities must be real numbers of shape (n, C), n and C at least 1, "
             f"got shape {array.shape} and dtype {array.dtype}"
         )
     if bad := int(np.isnan(array).any(1).sum()):
-        raise ValueError(f"probabilities must be numbers, got NaN in {bad} of {len(array)} rows: training diverged")
+        raise WrongValue(f"probabilities must be numbers, got NaN in {bad} of {len(array)} rows: training diverged")
     if not ((array >= 0).all() and (np.abs(array.sum(1, dtype=np.float64) - 1) <= 1e-3).all()):
-        raise ValueError("probabilities must be at least 0 and sum to 1 in each row, got others")
+        raise WrongValue("probabilities must be at least 0 and sum to 1 in each row, got others")
     return array

@@ -15,6 +15,7 @@ from hetfl_book.ledger import RunRecord
 from hetfl_book.ledger.arithmetic import ARITHMETIC
 from hetfl_book.verification import same_numbers
 from hetfl_core import checks, records
+from hetfl_core.errors import WrongValue
 from hetfl_core.files import kept_results
 from hetfl_core.records import provenance
 
@@ -62,7 +63,7 @@ def collect(
         checks.nonempty_str("only", name)
     found = [r for r in ledger.load(checks.path("folder", folder)) if not only or r.experiment in only]
     if missing := sorted(set(only) - {r.experiment for r in found}):
-        raise ValueError(f"{folder} has no records of {', '.join(missing)}")
+        raise WrongValue(f"{folder} has no records of {', '.join(missing)}")
     there = {r.relative_path: r for r in ledger.load(root)} if root.is_dir() else {}
     new = [r for r in found if r.relative_path not in there or not same_numbers(r, there[r.relative_path])]
     history = provenance.history()
@@ -72,7 +73,7 @@ def collect(
         if old is not None and not experiments.outdated(old):
             refused.setdefault(record.relative_path, "another record of the run is there, which --again replaces")
     if refused:
-        raise ValueError(_refusal(folder, refused))
+        raise WrongValue(_refusal(folder, refused))
     for record in new:
         hardware = record.hardware | ({"busy": True} if busy else {})
         records.write(replace(record, hardware=hardware, path=None), root)
@@ -119,7 +120,8 @@ def _strange(record: RunRecord) -> str:
         return f"no experiment is run at scale {record.scale!r}"
     at = setting.at(record.scale)
     told = {name: record.settings.get(name) for name in ("rounds", "participation")}
-    if experiments.outdated(record) or (at.perform is None and told != {name: getattr(at, name) for name in told}):
+    alike = told["rounds"] == 0 or told == {name: getattr(at, name) for name in told}  # a baseline knows no rounds
+    if experiments.outdated(record) or (at.perform is None and not alike):
         return "the experiment runs the method with other settings now"
     return ""
 

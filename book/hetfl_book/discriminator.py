@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.rng import SERVER, numpy_stream
 
 Kind = Literal["linear", "forest"]
@@ -105,7 +106,7 @@ def recognise_clients(
         z, y, client = z[rows], y[rows], client[rows]
     test = _held_out(y, client, held_out, rng)
     if not test.any() or len(np.unique(client[~test])) < 2:
-        raise ValueError(
+        raise WrongValue(
             f"features must leave samples of two clients to train on and some to test on, got {int((~test).sum())} and "
             f"{int(test.sum())} with held_out={held_out:g}"
             + (" after balancing: do two clients hold a class in common?" if balanced else "")
@@ -126,20 +127,20 @@ def _pooled(
     """All features, labels, and the number of the client of each sample, clients in the order of their names."""
     features, labels = checks.mapping("features", features), checks.mapping("labels", labels)
     if len(features) < 2:
-        raise ValueError(f"features must be those of at least two clients, got {len(features)}")
+        raise WrongValue(f"features must be those of at least two clients, got {len(features)}")
     if odd := sorted(features.keys() ^ labels.keys()):
-        raise ValueError(f"features and labels must be of the same clients, but only one of them has {odd[0]!r}")
+        raise WrongValue(f"features and labels must be of the same clients, but only one of them has {odd[0]!r}")
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for i, name in enumerate(sorted(features)):
         z = checks.floats(f"features[{name!r}]", features[name], 2)
         y = checks.array(f"labels[{name!r}]", labels[name])
         if y.shape != (len(z),) or not np.issubdtype(y.dtype, np.integer):
-            raise ValueError(
+            raise WrongValue(
                 f"labels[{name!r}] must be whole numbers, one for each of {len(z)} rows of features, got "
                 f"{checks.shown(y)}"
             )
         if parts and z.shape[1] != (width := parts[0][0].shape[1]):
-            raise ValueError(f"features[{name!r}] must have {width} columns as those before, got {z.shape[1]}")
+            raise WrongValue(f"features[{name!r}] must have {width} columns as those before, got {z.shape[1]}")
         parts.append((z, y.astype(np.int64), np.full(len(z), i)))
     all_z, all_y, clients = (np.concatenate(column) for column in zip(*parts, strict=True))
     return all_z, all_y, clients

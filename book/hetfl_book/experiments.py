@@ -30,6 +30,7 @@ from hetfl_core import checks, numerics, records
 from hetfl_core.checks import unknown
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import code_version
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.files import data_path, results_home
 from hetfl_core.parallel import in_order
 from hetfl_core.settings import plain
@@ -58,7 +59,7 @@ def find(name: str) -> Experiment:
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
-    raise KeyError(unknown("experiment", name, EXPERIMENTS, "hetfl list"))
+    raise UnknownName(unknown("experiment", name, EXPERIMENTS, "hetfl list"))
 
 
 def numbers(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
@@ -113,9 +114,9 @@ def jobs(
     seeds = find(name).seeds if seeds is None else seeds
     for method in methods or ():
         if method not in known:
-            raise KeyError(unknown(f"method of {name}", method, known, f"hetfl list {name}"))
+            raise UnknownName(unknown(f"method of {name}", method, known, f"hetfl list {name}"))
     if scale not in get_args(Scale):
-        raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
+        raise WrongValue(f"scale must be one of {get_args(Scale)}, got {scale!r}")
     return [Job(name, scale, method, seed) for seed in checks.seeds(seeds) for method in methods or known]
 
 
@@ -312,7 +313,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-class DamagedRecord(ValueError):
+class DamagedRecord(WrongValue):
     """What lies where the record of a job belongs, or among those of its experiment, is none."""
 
 

@@ -31,6 +31,7 @@ from hetfl_book.papers.privacy import CLIPS, DELTA, HONEST, PARTICIPATION, attac
 from hetfl_book.papers.privacy import ROUNDS as ROUNDS_ATTACKED
 from hetfl_core import Client, Federation, Partition, checks, files, simulate, simulate_seeds
 from hetfl_core.datasets import heart
+from hetfl_core.errors import WrongValue
 from hetfl_core.methods import FedAvgFT, Local
 from hetfl_core.methods.privacy import noise_multiplier
 from hetfl_core.networks import MLP, Model
@@ -72,7 +73,7 @@ class Grid:
         found = np.array(self.results[checks.choice("series", series, list(self.results))], dtype=np.float64)
         shape = (*map(len, self.sliders.values()), len(self.seeds))
         if found.shape != shape:
-            raise ValueError(
+            raise WrongValue(
                 f"results of {series!r} must have the shape {shape} of sliders and seeds, got {found.shape}"
             )
         return found
@@ -86,11 +87,11 @@ class Grid:
             If there is not one known stop for each slider.
         """
         if len(stops) != len(self.sliders):
-            raise ValueError(f"stops must be one for each of {list(self.sliders)}, got {len(stops)}")
+            raise WrongValue(f"stops must be one for each of {list(self.sliders)}, got {len(stops)}")
         place = []
         for (name, known), stop in zip(self.sliders.items(), stops, strict=True):
             if stop not in known:
-                raise ValueError(f"{name} must be one of {known}, got {stop!r}")
+                raise WrongValue(f"{name} must be one of {known}, got {stop!r}")
             place.append(known.index(stop))
         return np.asarray(self.array(series)[tuple(place)])
 

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from hetfl_core import numerics
 from hetfl_core.cli_options import Fastest, Workers, check_folder, if_stopped
+from hetfl_core.errors import UnknownName, WrongValue
 
 commands = typer.Typer()
 
@@ -76,9 +77,9 @@ def reproduce(
     from hetfl_core.engine.options import choose_device
 
     if name is None and not pending:
-        raise ValueError("name one experiment, or give --pending")
+        raise WrongValue("name one experiment, or give --pending")
     if name is not None and pending:
-        raise ValueError(f"name one experiment or give --pending, not both: got {name!r} and --pending")
+        raise WrongValue(f"name one experiment or give --pending, not both: got {name!r} and --pending")
     at: Any = scale
     todo = _pending(at, seeds, method, out) if pending else experiments.jobs(str(name), at, seeds, method)
     options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
@@ -253,7 +254,7 @@ def arithmetic(
     [job] = experiments.jobs(experiment, "paper", [seed], [method])
     for name in mode or ():
         if name not in numerics.MODES:
-            raise ValueError(f"mode must be one of {numerics.MODES}, got {name!r}")
+            raise WrongValue(f"mode must be one of {numerics.MODES}, got {name!r}")
     modes: Any = mode or numerics.MODES
     folder = out or results_home()
     check_folder(folder)
@@ -270,9 +271,9 @@ def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path
     known = list(dict.fromkeys(job.method for job in todo))
     for method in methods or ():
         if not known:
-            raise KeyError(f"no run is pending, of {method!r} as of any other method")
+            raise UnknownName(f"no run is pending, of {method!r} as of any other method")
         if method not in known:
-            raise KeyError(unknown("method of a pending run", method, known))
+            raise UnknownName(unknown("method of a pending run", method, known))
     return [job for job in todo if not methods or job.method in methods]
 
 
@@ -282,7 +283,7 @@ def seconds(text: str | None) -> float | None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if not match or float(match[1]) <= 0:
-        raise ValueError(f"budget must look like 90s, 9m or 2h, got {text!r}")
+        raise WrongValue(f"budget must look like 90s, 9m or 2h, got {text!r}")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 

@@ -27,6 +27,7 @@ from hetfl_book.headtohead.figures import signed
 from hetfl_book.ledger import results
 from hetfl_book.ledger.tables import counted
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.plots import COLOURS, MARKERS, shaded
 from hetfl_core.records import RunRecord
 from hetfl_core.reporting.judging import Gain
@@ -63,7 +64,7 @@ def runs_of(where: Where, method: str, metric: str = "accuracy") -> pd.DataFrame
 def _several(where: Where) -> list[str]:
     found = [where] if isinstance(where, str) else checks.names("where", where)
     if not found:
-        raise ValueError("where must name an experiment at least, got none")
+        raise WrongValue("where must name an experiment at least, got none")
     return found
 
 
@@ -97,19 +98,19 @@ def pooled(where: Where, a: str, b: str, other: Where | None = None, metric: str
     here = _several(where)
     there = here if other is None else _several(other)
     if len(there) != len(here):
-        raise ValueError(f"other must name an experiment for each of {len(here)}, got {len(there)}")
+        raise WrongValue(f"other must name an experiment for each of {len(here)}, got {len(there)}")
     every = [r for e in dict.fromkeys([*here, *there]) for r in records(e)]
     singly = []
     for e, o in zip(here, there, strict=True):
         if e == o:
             singly.append(ledger.paired(every, e, a, b, metric))  # refuses pairs whose data or protocol differ
         elif a not in results.across(every, e, o, b, metric).index:
-            raise ValueError(f"other: no seed has both {a!r} of {e!r} and {b!r} of {o!r}")
+            raise WrongValue(f"other: no seed has both {a!r} of {e!r} and {b!r} of {o!r}")
     if len(singly) == 1:
         return singly[0]
     found = results.difference(*(results.pooled(every, w, m, metric) for w, m in ((here, a), (there, b))))
     if found is None:
-        raise ValueError(f"where: no seed has {a!r} and {b!r} in all of {here}")
+        raise WrongValue(f"where: no seed has {a!r} and {b!r} in all of {here}")
     return found
 
 
@@ -196,7 +197,7 @@ def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str) -> Axes:
     for heading, group in checks.mapping("groups", groups).items():
         rows += [(heading, None)] * bool(heading) + [*checks.mapping("groups", group).items()]
     if not rows:
-        raise ValueError("groups must hold one difference at least, got none")
+        raise WrongValue("groups must hold one difference at least, got none")
     ax = plt.subplots(figsize=(WIDTH, 0.8 + 0.47 * len(rows)))[1]
     across = ax.get_yaxis_transform()
     for at, (name, gap) in enumerate(rows):
@@ -306,9 +307,9 @@ def travels(parts: Mapping[str, Sequence[str]], leave: Sequence[str], server: st
     """
     columns, last = checks.mapping("parts", parts), checks.names("leave", leave)
     if not columns or len({len(boxes) for boxes in columns.values()}) != 1:
-        raise ValueError("parts must have boxes of equally many clients in each column")
+        raise WrongValue("parts must have boxes of equally many clients in each column")
     if last != [*columns][len(columns) - len(last) :]:
-        raise ValueError(f"leave must name the last of the columns {[*columns]}, got {last}")
+        raise WrongValue(f"leave must name the last of the columns {[*columns]}, got {last}")
     n, first = len(next(iter(columns.values()))), len(columns) - len(last)
     fig, ax = plt.subplots(figsize=(WIDTH, 0.9 + 0.62 * n))
     for j, (part, boxes) in enumerate(columns.items()):

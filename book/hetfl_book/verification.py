@@ -29,6 +29,7 @@ from hetfl_book.experiments import Job, OutOfTime
 from hetfl_book.ledger import RunRecord
 from hetfl_book.ledger.arithmetic import ARITHMETIC
 from hetfl_core import checks, numerics, records
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.parallel import in_order
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -68,7 +69,7 @@ def sample(
         If `count` is less than 1.
     """
     if count is not None and count < 1:
-        raise ValueError(f"sample must be at least 1, got {count}")
+        raise WrongValue(f"sample must be at least 1, got {count}")
     rng = numpy_stream(seed, SERVER, 0, "verify")
     shuffled = [records[i] for i in rng.permutation(len(records))]
     if budget is None:
@@ -326,7 +327,7 @@ def vary(job: Job, modes: Sequence[numerics.Mode], stack_sizes: Sequence[int], o
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{job} with {mode} and stacks of {stack_size}: {done.stderr.strip()[-500:]}")
+            raise RunError(f"{job} with {mode} and stacks of {stack_size}: {done.stderr.strip()[-500:]}")
         yield Path(done.stdout.strip().splitlines()[-1])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.files import data_path
 
 
@@ -64,9 +65,9 @@ def queue(path: str | Path | None = None) -> list[Line]:
         content = tomllib.loads(path.read_text("utf8"))
         runs = checks.sequence("run", content.pop("run", []))
         if content:
-            raise ValueError(f"it holds lists of [[run]] alone, got {', '.join(content)}")
+            raise WrongValue(f"it holds lists of [[run]] alone, got {', '.join(content)}")
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is no list of runs: {error}") from error
+        raise WrongValue(f"{path} is no list of runs: {error}") from error
     return [_line(run, f"{path}, run {number},") for number, run in enumerate(runs, 1)]
 
 
@@ -77,7 +78,7 @@ def _line(run: Any, where: str) -> Line:
     try:
         found = dict(checks.mapping("run", run))
         if strange := sorted(set(found) - KEYS):
-            raise ValueError(f"it has no key {', '.join(strange)}: only {', '.join(sorted(KEYS))}")
+            raise WrongValue(f"it has no key {', '.join(strange)}: only {', '.join(sorted(KEYS))}")
         checks.nonempty_str("decides", found.get("decides", ""))
         checks.number("hours", found.get("hours"), 0)
         checks.flag("new", found.get("new", False))
@@ -87,11 +88,11 @@ def _line(run: Any, where: str) -> Line:
                 (value,) if isinstance(value, str) else tuple(value)
             )
         if bool(found["experiments"]) is bool(found.get("command")):
-            raise ValueError("it names either experiments or a command")
+            raise WrongValue("it names either experiments or a command")
         if found.get("seeds") is not None:
             seeds = found["seeds"]
             checks.seeds(seeds)
             found["seeds"] = tuple(seeds) if isinstance(seeds, list) else seeds
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{where} cannot be read: {error}") from error
+        raise WrongValue(f"{where} cannot be read: {error}") from error
     return Line(**found)

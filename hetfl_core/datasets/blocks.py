@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWarning
 from hetfl_core.partition import Indices, Parts, checked_labels, gathered, joined
 from hetfl_core.rng import SERVER, numpy_stream
@@ -146,19 +147,19 @@ def checked_holdings(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
     for i, given in enumerate(checks.sequence("assignment", assignment)):
         pair = checks.sequence(f"assignment[{i}]", given)
         if len(pair) != 2:
-            raise ValueError(f"assignment[{i}] must be a pair (blocks, classes), got {checks.shown(given)}")
+            raise WrongValue(f"assignment[{i}] must be a pair (blocks, classes), got {checks.shown(given)}")
         parts = []
         for what, some, n in (("blocks", pair[0], n_blocks), ("classes", pair[1], n_classes)):
             name = f"{what} of assignment[{i}]"
             numbers = checked_labels(checks.sequence(name, some), name)
             if not len(numbers) or len(np.unique(numbers)) < len(numbers):
-                raise ValueError(f"{name} must be different ones, got {numbers.tolist()}")
+                raise WrongValue(f"{name} must be different ones, got {numbers.tolist()}")
             if numbers.min() < 0 or numbers.max() >= n:
-                raise ValueError(f"{name} must lie in 0…{n - 1}, got {numbers.tolist()}")
+                raise WrongValue(f"{name} must lie in 0…{n - 1}, got {numbers.tolist()}")
             parts.append(tuple(sorted(numbers.tolist())))
         found.append(Holding(*parts))
     if not found:
-        raise ValueError("assignment must hold at least one client, got none")
+        raise WrongValue("assignment must hold at least one client, got none")
     return tuple(found)
 
 
@@ -273,9 +274,9 @@ def quadrants(x: Tensor) -> dict[str, Tensor]:
     """
     checks.instance("x", x, Tensor)
     if x.isnan().any():
-        raise ValueError(f"x must not hold NaN, got {int(x.isnan().sum())} of {x.numel()}")
+        raise WrongValue(f"x must not hold NaN, got {int(x.isnan().sum())} of {x.numel()}")
     if x.dim() != 4 or x.shape[2] % 2 or x.shape[3] % 2:
-        raise ValueError(
+        raise WrongValue(
             f"x must be images of shape (n, channels, height, width) with even sides, got {tuple(x.shape)}"
         )
     h, w = x.shape[2] // 2, x.shape[3] // 2
@@ -306,7 +307,7 @@ def coloured_quadrants(x: Tensor) -> dict[str, Tensor]:
     """
     checks.instance("x", x, Tensor)
     if x.dim() != 4 or x.shape[1] != 3:
-        raise ValueError(f"x must be images of shape (n, 3, height, width), got {tuple(x.shape)}")
+        raise WrongValue(f"x must be images of shape (n, 3, height, width), got {tuple(x.shape)}")
     parts = quadrants(x)
     return {f"{name}, {colour}": part[:, c : c + 1] for c, colour in enumerate(COLOURS) for name, part in parts.items()}
 
@@ -425,7 +426,7 @@ def eurosat(
     """
     checks.choice("cut", cut, tuple(CUTS))
     if checks.integer("resize", resize, 2, 64) % 2:
-        raise ValueError(f"resize must be even, so that an image has quadrants, got {resize}")
+        raise WrongValue(f"resize must be even, so that an image has quadrants, got {resize}")
     partition, family = gathered(partition, fields, BlockPartition), image_files.EUROSAT
 
     def load() -> image_files.Halves:
@@ -510,14 +511,14 @@ def federate(
         for block, t in checks.mapping(argument, some).items():
             checks.instance(f"{argument}[{block!r}]", t, Tensor)
             if not t.dim() or len(t) != len(found):
-                raise ValueError(
+                raise WrongValue(
                     f"{argument}[{block!r}] must have a row for each of {len(found)} labels in {its}, "
                     f"got shape {tuple(t.shape)}"
                 )
         if len(found) and (found.min() < 0 or found.max() >= n):
-            raise ValueError(f"labels in {its} must lie in 0…{n - 1}, got {found.min()} to {found.max()}")
+            raise WrongValue(f"labels in {its} must lie in 0…{n - 1}, got {found.min()} to {found.max()}")
     if list(x) != list(x_test) or not x:
-        raise ValueError(f"x_test must have the blocks of x, {list(x)}, got {list(x_test)}")
+        raise WrongValue(f"x_test must have the blocks of x, {list(x)}, got {list(x_test)}")
     table = partition.holdings(len(x), n)
     rng = numpy_stream(seed, SERVER, 0, "blocks")
     chosen, tested = _drawn(labels, labels_test, partition, rng)
@@ -583,7 +584,7 @@ def _drawn(y: Indices, y_test: Indices, partition: BlockPartition, rng: np.rando
     if partition.tested_on == "validation":
         last, y_test = at_most(y, None, rng, share=HELD_OUT), y
         if not len(last):
-            raise ValueError(
+            raise WrongValue(
                 f"tested_on='validation' holds out a share of {HELD_OUT} of each class, to the nearest sample, got "
                 f"{len(y)} training samples of {len(np.unique(y))} classes, too few for one"
             )

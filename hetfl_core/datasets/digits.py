@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hetfl_core import checks
 from hetfl_core.datasets.image_files import Halves, client_of, load_mnist, symmetric
 from hetfl_core.datasets.registry import DataError, fetch
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import Indices, Partition, assign_classes, check_clients, check_k, gathered, share, streams
 
@@ -111,7 +112,7 @@ def mnist_usps(
     """
     partition = gathered(partition, fields, Partition)
     if partition.n_clients % 2:
-        raise ValueError(f"n_clients must be even, as half hold MNIST and half USPS, got {partition.n_clients}")
+        raise WrongValue(f"n_clients must be even, as half hold MNIST and half USPS, got {partition.n_clients}")
     half = replace(partition, n_clients=partition.n_clients // 2)
     half.check(7_291, 10)
     checks.seed(seed)
@@ -168,7 +169,7 @@ def bundled(
     checks.seed(seed)
     test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")
     if not 10 <= round(1797 * test_fraction) <= 1787:
-        raise ValueError(f"test_fraction must leave an image of each class on either side, got {test_fraction}")
+        raise WrongValue(f"test_fraction must leave an image of each class on either side, got {test_fraction}")
 
     stream = streams(seed, "bundled")
     x, y = bundled_images()

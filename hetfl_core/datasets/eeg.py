@@ -40,6 +40,7 @@ from hetfl_core.datasets.eeg_vectors import (
 )
 from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1, Recordings, need
 from hetfl_core.datasets.registry import DataError
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import ARRAYS, Client, Federation
 from hetfl_core.files import write_atomically
 
@@ -370,7 +371,7 @@ def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> 
     checks.choice("kind", kind, ("specific", "common"))
     b = {"specific": 54, "common": 40}[kind] if b is None else checks.integer("b", b)
     if (kind, b) not in MEMBERS:
-        raise ValueError(f"b must be 54 or 40, and 40 for kind='common', got b={b!r} with kind={kind!r}")
+        raise WrongValue(f"b must be 54 or 40, and 40 for kind='common', got b={b!r} with kind={kind!r}")
     return _listed(datasets, MEMBERS[kind, b], "datasets")
 
 
@@ -380,7 +381,7 @@ def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: s
         given = [name.strip() for name in given.split(",")]
     names = list(known) if given is None else checks.sequence(argument, given)
     if not names:
-        raise ValueError(f"{argument} must name at least one of {', '.join(known)}, got none")
+        raise WrongValue(f"{argument} must name at least one of {', '.join(known)}, got none")
     for name in names:
         checks.choice(argument, name, known)
     return tuple(name for name in known if name in names)

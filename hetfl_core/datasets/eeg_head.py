@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from hetfl_core.datasets.recordings import CLASSES, Recordings, need, standard_montage
 from hetfl_core.datasets.registry import DataError
+from hetfl_core.errors import WrongValue
 from hetfl_core.rng import numpy_stream
 
 Array = NDArray[np.floating[Any]]
@@ -284,11 +285,11 @@ def person(recordings: Recordings, subject: int, seed: int = 0, settings: Physio
 def _check(recordings: Recordings, subject: int) -> None:
     name, n, sessions = recordings.name, recordings.n_trials, recordings.n_sessions
     if not 1 <= subject <= recordings.n_subjects:
-        raise ValueError(f"{name}: expected a subject in 1…{recordings.n_subjects}, got {subject}")
+        raise WrongValue(f"{name}: expected a subject in 1…{recordings.n_subjects}, got {subject}")
     if unknown := set(recordings.classes) - set(CLASSES):
-        raise ValueError(f"{name}: expected classes among {', '.join(CLASSES)}, got {sorted(unknown)}")
+        raise WrongValue(f"{name}: expected classes among {', '.join(CLASSES)}, got {sorted(unknown)}")
     if n < sessions:
-        raise ValueError(f"{name}: expected at least one trial per class in each of {sessions} sessions, got {n}")
+        raise WrongValue(f"{name}: expected at least one trial per class in each of {sessions} sessions, got {n}")
 
 
 def _erd(rng: np.random.Generator, classes: Sequence[str], settings: Physiology) -> Array:

@@ -27,6 +27,7 @@ from hetfl_core.datasets.eeg_runs import RecordedRun, choose_channels, electrode
 from hetfl_core.datasets.eeg_vectors import SubjectCovariances, covariances, split_trials, subject_client, unlike
 from hetfl_core.datasets.recordings import need
 from hetfl_core.datasets.registry import DataError
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import Client, Federation
 
 
@@ -92,7 +93,7 @@ def trials_of(
     begin, end = _interval(interval)
     checks.frequency_band("band", band)
     if not band[0]:
-        raise ValueError(f"band must begin above 0 Hz, got {checks.shown(band)}")
+        raise WrongValue(f"band must begin above 0 Hz, got {checks.shown(band)}")
     if resample is not None:
         checks.number("resample", resample, above=0)
     checks.choice("split", split, ("session", "random"))
@@ -152,13 +153,13 @@ def federation_of(
         If there is nobody, or people have other classes.
     """
     if not checks.mapping("people", people):
-        raise ValueError("people must hold the trials of at least one person, got {}")
+        raise WrongValue("people must hold the trials of at least one person, got {}")
     for who, of in people.items():
         checks.instance(f"people[{who!r}]", of, Trials, SubjectCovariances)
     first = next(iter(people.values()))
     for who, of in people.items():
         if of.classes != first.classes:
-            raise ValueError(f"people must have the same classes: {first.name} has {first.classes}, {who} {of.classes}")
+            raise WrongValue(f"people must have the same classes: {first.name} has {first.classes}, {who} {of.classes}")
     checks.nonempty_strs(estimator=estimator, name=name)
     of_each = {
         who: replace(of if isinstance(of, SubjectCovariances) else covariances(of, estimator), name=who)
@@ -189,16 +190,16 @@ def _client(of: SubjectCovariances, features: Any, reference: Any) -> Client:
 def _marks(classes: Any) -> dict[str, str]:
     """Class of each mark, as `trimmed` has it."""
     if isinstance(classes, str):
-        raise TypeError(f"classes must be a mapping of marks to classes, or a sequence, got {classes!r}")
+        raise WrongType(f"classes must be a mapping of marks to classes, or a sequence, got {classes!r}")
     pairs = classes.items() if isinstance(classes, Mapping) else [(c, c) for c in checks.sequence("classes", classes)]
     marks: dict[str, str] = {}
     for mark, label in pairs:
         checks.nonempty_str(f"classes[{mark!r}]", label)
         checks.nonempty_str("a mark in classes", trimmed(mark))
         if marks.setdefault(trimmed(mark), label) != label:
-            raise ValueError(f"classes: mark {trimmed(mark)!r} stands for {marks[trimmed(mark)]} and for {label}")
+            raise WrongValue(f"classes: mark {trimmed(mark)!r} stands for {marks[trimmed(mark)]} and for {label}")
     if len(set(marks.values())) < 2:
-        raise ValueError(f"classes must name at least two classes, got {checks.shown(classes)}")
+        raise WrongValue(f"classes must name at least two classes, got {checks.shown(classes)}")
     return marks
 
 
@@ -207,33 +208,33 @@ def _interval(interval: Any) -> tuple[float, float]:
         begin, end = checks.floats("interval", interval, 1).tolist()
         if begin < end:
             return begin, end
-    raise ValueError(
+    raise WrongValue(
         f"interval must be begin and end of a trial after its mark, s, the begin first, got {checks.shown(interval)}"
     )
 
 
 def _places(channels: Any) -> tuple[str, ...]:
     if isinstance(channels, str):
-        raise ValueError(f"channels must be 'common' or a sequence of electrodes, got {channels!r}")
+        raise WrongValue(f"channels must be 'common' or a sequence of electrodes, got {channels!r}")
     places = tuple(electrode(name) or name for name in checks.names("channels", channels))
     if not places or len(set(places)) < len(places):
-        raise ValueError(f"channels must name at least one electrode, and each once, got {checks.shown(channels)}")
+        raise WrongValue(f"channels must name at least one electrode, and each once, got {checks.shown(channels)}")
     return places
 
 
 def _people(recordings: Any) -> dict[str, list[Any]]:
     """Each person's recordings as a list."""
     if not checks.mapping("recordings", recordings):
-        raise ValueError("recordings must hold those of at least one person, got {}")
+        raise WrongValue("recordings must hold those of at least one person, got {}")
     found = {}
     for name, given in recordings.items():
         checks.nonempty_str("a person's name in recordings", name)
         single = isinstance(given, str | Path) or hasattr(given, "annotations")
         if not single and (isinstance(given, Mapping | bytes) or not isinstance(given, Iterable)):
-            raise TypeError(f"recordings[{name!r}] must be a path, an mne.io.Raw or a sequence of them, got {given!r}")
+            raise WrongType(f"recordings[{name!r}] must be a path, an mne.io.Raw or a sequence of them, got {given!r}")
         found[name] = [given] if single else list(given)
         if not found[name]:
-            raise ValueError(f"recordings[{name!r}] must hold at least one recording, got none")
+            raise WrongValue(f"recordings[{name!r}] must hold at least one recording, got none")
     return found
 
 
@@ -253,7 +254,7 @@ def _runs(name: str, given: Sequence[Any]) -> list[RecordedRun]:
             label = f"run {i} ({path.name})"
             runs.append(RecordedRun(name, label, str(i), *_read(path, f"{name}, {label}")))
         else:
-            raise TypeError(
+            raise WrongType(
                 f"recordings[{name!r}] must hold paths or objects of mne.io.BaseRaw, got {checks.shown(each)}"
             )
     return runs

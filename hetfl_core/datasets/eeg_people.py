@@ -28,6 +28,7 @@ from hetfl_core.datasets.eeg_vectors import split_trials
 from hetfl_core.datasets.fewer import tenth
 from hetfl_core.datasets.recordings import need
 from hetfl_core.datasets.registry import DataError, fetch
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 
 __all__ = ["eight_people"]
@@ -118,7 +119,7 @@ def _person(name: str, band: tuple[float, float]) -> Trials:
         x = np.ascontiguousarray(signals.transpose(2, 0, 1), float)
         y, rate = labels.astype(np.int64) - 1, float(about.srate)
         if len(x) != len(y) or x.shape[1] != len(places) or set(y) - {0, 1} or not np.isfinite(x).all():
-            raise ValueError(f"signals of shape {signals.shape} and {len(y)} labels {sorted(set(labels.tolist()))}")
+            raise WrongValue(f"signals of shape {signals.shape} and {len(y)} labels {sorted(set(labels.tolist()))}")
     except (KeyError, ValueError, AttributeError, TypeError) as error:  # tests bring their own files
         raise DataError(f"{path}: expected EEGDATA, LABELS 1 and 2, and Info: {error}") from error
     if np.median(x.std(axis=2)) < QUIET:  # volts

@@ -22,6 +22,7 @@ from hetfl_core.datasets.eeg_cutting import Cutting, Trials, cut
 from hetfl_core.datasets.eeg_runs import RecordedRun
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need
 from hetfl_core.datasets.registry import DataError, data_home
+from hetfl_core.errors import WrongValue
 
 SOURCES = ("simulated", "moabb")
 
@@ -202,7 +203,7 @@ def trials(
         raise DataError(f"{short}: none of the classes {', '.join(classes)}; it has {', '.join(data.event_id)}")
     need("mne", "moabb")
     if not 0 < band[0] < band[1]:
-        raise ValueError(f"band must be (lower, upper) in Hz with 0 < lower < upper, got {tuple(band)}")
+        raise WrongValue(f"band must be (lower, upper) in Hz with 0 < lower < upper, got {tuple(band)}")
     if subject not in data.subject_list:
         raise DataError(f"{short}: no subject {subject}; there are {', '.join(map(str, data.subject_list))}")
     recordings = recordings_of(data)

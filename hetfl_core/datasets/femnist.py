@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch, needs
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import Indices
 from hetfl_core.rng import SERVER, numpy_stream
@@ -137,7 +138,7 @@ def _federation(
     n, seed = checks.integer("n_clients", settings["n_clients"], 1), checks.seed(settings["seed"])
     writers = load_writers(name)
     if n > len(writers):
-        raise ValueError(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n}")
+        raise WrongValue(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n}")
     rng = numpy_stream(seed, SERVER, 0, "femnist:writers")
     chosen = range(n) if first else sorted(rng.choice(len(writers), n, replace=False).tolist())
     info = {

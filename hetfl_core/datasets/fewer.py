@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation, map_blocks
 from hetfl_core.rng import numpy_stream
 
@@ -76,7 +77,7 @@ def fewer(client: Client, n: int, seed: int) -> Client:
     checks.integer("n", n)
     classes = len(np.unique(client.y_train))
     if n < classes:
-        raise ValueError(f"client {client.name!r}: n must be at least {classes}, one trial of each class, got {n}")
+        raise WrongValue(f"client {client.name!r}: n must be at least {classes}, one trial of each class, got {n}")
     return _with(client, order(client, seed)[:n])
 
 
@@ -167,7 +168,7 @@ def tenth_of(federation: Federation, seed: int) -> Federation:
     checks.instance("federation", federation, Federation)
     checks.seed(seed)
     if federation.task != "classification":
-        raise ValueError(f"federation must be for classification, got {federation.name!r} for {federation.task}")
+        raise WrongValue(f"federation must be for classification, got {federation.name!r} for {federation.task}")
     clients = [_with(c, tenth(c.y_train.numpy(), c.name, seed)) for c in federation]
     info = {**federation.info, "size": "tenth"}
     return replace(federation, clients=clients, info=info)

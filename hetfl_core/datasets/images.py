@@ -7,6 +7,7 @@ from typing import Any
 
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Partition, gathered, streams
 
@@ -47,7 +48,7 @@ def fashion_mnist(
         If an argument does not allow a dealing.
     """
     if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
-        raise ValueError(f"sizes must be image sizes in pixels, at least one, got {checks.shown(sizes)}")
+        raise WrongValue(f"sizes must be image sizes in pixels, at least one, got {checks.shown(sizes)}")
     for size in sizes:
         checks.integer("sizes", size, 1)
     partition, family = gathered(partition, fields, Partition), image_files.FASHION

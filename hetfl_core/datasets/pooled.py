@@ -24,6 +24,7 @@ import numpy as np
 
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation, FederationWarning
 from hetfl_core.partition import Partition, gathered, streams
 
@@ -196,7 +197,7 @@ def _federation(family: image_files.Family, partition: Partition, seed: int, fie
     pool = image_files.as_one(family.load())
     part = family.part(len(pool.y))
     if part and partition.scheme.startswith("non-iid") and partition.per_client is None:
-        raise ValueError(
+        raise WrongValue(
             f"per_client must be given, since the files at hand hold {len(pool.y)} of the {family.n_images} images "
             f"of {name}, got None: `hetfl data status` tells where the official file belongs"
         )

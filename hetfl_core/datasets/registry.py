@@ -25,12 +25,13 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core.checks import unknown
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.files import data_path, draft_prefix, remove_drafts
 
 __all__ = ["DataError", "data_home", "fetch", "status"]
 
 
-class DataError(RuntimeError):
+class DataError(RunError):
     """A data file is missing, damaged or out of reach; the message says which, what was found and what to do."""
 
 
@@ -77,7 +78,7 @@ class Source:
         for kind in ("arrays", "sha256", "md5", "git"):
             if expected := getattr(self, kind):
                 return kind, expected
-        raise ValueError(f"registry: {self.path} has no hash")
+        raise WrongValue(f"registry: {self.path} has no hash")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ _NAMES = {
     "coordinator": ["DeploymentError", "Result"],
     "client_file": ["client_from_file"],
     "site": ["RunSettings"],
+    "strategy": ["MethodStrategy"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -15,6 +15,7 @@ import torch
 from hetfl_core import checks
 from hetfl_core import preparation as preparing
 from hetfl_core.clients import Client, altered
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation, Prepared
 from hetfl_core.settings import plain
@@ -54,7 +55,7 @@ def check_described(told: Mapping[str, Any]) -> None:
     for column, own in levels.items():
         words = checks.sequence(f"{where}: levels[{column!r}]", own)
         if columns.get(column) is not True or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"{where}: levels must be texts of columns that it has, got {column!r}")
+            raise WrongValue(f"{where}: levels must be texts of columns that it has, got {column!r}")
 
 
 def agreed(told: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -85,21 +86,21 @@ def agreed(told: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for who, one in others:
         if differing := sorted(k for k in preparation if preparation[k] != one["preparation"].get(k)):
             key = differing[0]
-            raise ValueError(
+            raise WrongValue(
                 f"all sites must have the same preparation, but {key} is {checks.shown(preparation[key])} at {first!r} "
                 f"and {checks.shown(one['preparation'].get(key))} at {who!r}"
             )
     offered = {column for one in sites.values() for column in one["columns"]}
     given = [preparation[key] for key in ("categories", "missing") if isinstance(preparation[key], Mapping)]
     if lost := [column for names in given for column in names if column not in offered]:
-        raise ValueError(f"the preparation names column {lost[0]!r}, which no site has, only {checks.shown(offered)}")
+        raise WrongValue(f"the preparation names column {lost[0]!r}, which no site has, only {checks.shown(offered)}")
     levels: dict[str, set[str]] = {}
     for who, one in sites.items():
         for column, own in one["levels"].items():
             levels.setdefault(column, set()).update(own)
             for other, its in sites.items():
                 if its["columns"].get(column) and column not in its["levels"]:
-                    raise ValueError(f"column {column!r} is a category at {who!r}, but holds numbers at {other!r}")
+                    raise WrongValue(f"column {column!r} is a category at {who!r}, but holds numbers at {other!r}")
     found = {column: sorted(held, key=preparing.rank) for column, held in levels.items()}
     if preparation["levels"] == "own":
         found = {}
@@ -113,7 +114,7 @@ def check_taken(told: Mapping[str, Any], agreed: Mapping[str, Any]) -> None:
     """Refuse a site that has other levels than were agreed on."""
     for column, own in told.get("levels", {}).items():
         if (wanted := agreed.get("levels", {}).get(column, own)) != own:
-            raise ValueError(
+            raise WrongValue(
                 f"client {told['name']!r} has the levels {checks.shown(own)} of column {column!r}, not those that were "
                 f"agreed on, {checks.shown(wanted)}: its data.py must hand them on "
                 '(client_from_file(…, agreed=config.get("agreed")))'

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from hetfl_core.deployment.coordinator import (
 from hetfl_core.deployment.secret import Releases, secret_of
 from hetfl_core.deployment.site import FileStore, Reply, RunSettings, Site, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client
 from hetfl_core.files import private, private_folder, write_atomically
 from hetfl_core.methods.base import Method
@@ -53,6 +54,9 @@ FEATURES = "features.json"
 AGREED = "agreed.json"
 """What sites with tables agreed on before the first round, in the server's folder."""
 
+TASKS = "train.tasks"
+"""Type of the messages that carry tasks."""
+
 LOG = logging.getLogger("hetfl.deployment")
 
 
@@ -60,17 +64,17 @@ def _named(methods: Methods) -> dict[str, Method]:
     """Methods by the names of their runs."""
     named = {methods.name: methods} if isinstance(methods, Method) else dict(checks.mapping("methods", methods))
     if not named:
-        raise ValueError("methods must be a method, or a dict of at least one, got none")
+        raise WrongValue("methods must be a method, or a dict of at least one, got none")
     for name, method in named.items():
         checks.instance(f"methods[{name!r}]", method, Method, such_as="FLIC()")
         if not isinstance(name, str) or not name or wire.SEPARATOR in name:
-            raise ValueError(f"methods must have names without {wire.SEPARATOR!r}, got {name!r}")
+            raise WrongValue(f"methods must have names without {wire.SEPARATOR!r}, got {name!r}")
     return named
 
 
 KEYS = (
     *("classes", "rounds", "participation", "seed", "dtype", "task", "evaluate-every", "secure", "clipping-range"),
-    *("measure", "clients", "patience", "folder", "agreed"),
+    *("metric", "clients", "patience", "folder", "agreed"),
 )
 """Keys of a run config that are read here."""
 
@@ -79,7 +83,7 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
 
     Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``,
-    ``evaluate-every``, ``secure``, ``clipping-range`` and ``measure`` (names of measures with blanks between them, such
+    ``evaluate-every``, ``secure``, ``clipping-range`` and ``metric`` (names of metrics with blanks between them, such
     as ``"auc f1"``); all but the first have defaults.
 
     Parameters
@@ -99,12 +103,12 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """
     for key in config:
         if key not in KEYS and (near := keywords.nearest(key, KEYS)):
-            raise ValueError(f"the run config has a key {key!r} that nothing reads: did you mean {near!r}?")
+            raise WrongValue(f"the run config has a key {key!r} that nothing reads: did you mean {near!r}?")
     if "classes" not in config:
-        raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
+        raise WrongValue("the run config must say how many 'classes' there are (0 for a regression)")
     dtype = checks.choice("dtype", config.get("dtype", "float32"), ("float32", "float64"))
     names: dict[str, Any] = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
-    names |= {"secure": bool, "clipping-range": float, "measure": lambda text: tuple(str(text).split())}
+    names |= {"secure": bool, "clipping-range": float, "metric": lambda text: tuple(str(text).split())}
     given = {key.replace("-", "_"): make(config[key]) for key, make in names.items() if key in config}  # type: ignore[operator]
     return RunSettings(int(config["classes"]), dtype=getattr(torch, dtype), **given)
 
@@ -155,12 +159,29 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         return answer(wire.pack_replies(_work(message.content, context, named, load)), reply_to=message)
 
-    @app.train(mods=[secaggplus_mod])
+    @app.train(mods=[_only_ours, secaggplus_mod])
     @private()
     def add(message: Message, context: Context) -> Message:
         return answer(_masked(message.content, context, named, load), reply_to=message)
 
     return app
+
+
+def _only_ours(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Refuse what another server sends, before Flower looks for its secure sums in it.
+
+    Raises
+    ------
+    SiteError
+    """
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+
+    if RECORD_KEY_CONFIGS not in message.content.config_records:
+        raise SiteError(
+            "was asked to train by another server than hetfl_core's: a `client_app` answers a `server_app` or a "
+            "`MethodStrategy`, and no other strategy of Flower's"
+        )
+    return call_next(message, context)
 
 
 def _introduction(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> dict[str, Any]:
@@ -214,7 +235,7 @@ def _secret(context: Context, name: str, run: str, method: Method) -> bytes:
 def _as_folder(name: str) -> str:
     """The name of a client, which is that of a folder; one that would lead elsewhere is refused."""
     if name in (".", "..") or {*name} & {*"/\\\0"}:
-        raise ValueError(f"a client with a folder for its state must have a name without / and \\, got {name!r}")
+        raise WrongValue(f"a client with a folder for its state must have a name without / and \\, got {name!r}")
     return name
 
 
@@ -225,13 +246,13 @@ def _loaded(load: Load, context: Context, config: Mapping[str, Any]) -> Client:
 
 def _in_words(error: Exception) -> str:
     """An error as the server may know it: our own say nothing of samples; of others only the type is told."""
-    ours = isinstance(error, ValueError | TypeError | RuntimeError) and type(error).__module__ in (
-        "builtins",
+    ours = type(error).__module__ in (
+        "hetfl_core.errors",
         "hetfl_core.deployment.site",
         "hetfl_core.deployment.wire",
         "hetfl_core.engine.checkpoint",
     )
-    return f"{type(error).__name__}: {error}" if ours else f"{type(error).__name__} (its log says more)"
+    return str(error) if ours else f"{type(error).__name__} (its log says more)"
 
 
 def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> dict[str, Reply]:
@@ -327,6 +348,10 @@ def load_model(folder: str | Path) -> tuple[Params, Params]:
 # --- the server -----------------------------------------------------------------------------------------------------
 
 
+MOST_SILENCE = 60.0
+"""Seconds, at most, after which a node that did not introduce itself is asked again."""
+
+
 class Nodes:
     """The SuperNodes of a run: who is there under which name, and messages to them.
 
@@ -349,19 +374,27 @@ class Nodes:
         self.code = {run: code_version(method) for run, method in methods.items()}
         self.names: dict[int, str | None] = {}
         """Of each node that was ever seen; None where it was refused."""
+        self.silent: dict[int, tuple[float, float]] = {}
+        """Of each node that did not introduce itself, when it is asked again, and the seconds between."""
 
     def _send(self, contents: Mapping[int, Any], kind: str) -> dict[int, Message]:
-        """Send to nodes; the answers that came in time, by node.
+        """Send to nodes; the answers that came in time, by node."""
+        messages = [wire.flower().Message(content, node, kind) for node, content in contents.items()]
+        return self._by_node(messages, self.grid.send_and_receive(messages, timeout=self.patience))
+
+    @staticmethod
+    def _by_node(messages: Sequence[Message], answers: Iterable[Message]) -> dict[int, Message]:
+        """Answers by the nodes to which the messages went.
 
         Of a node that has gone the SuperLink says so in its own name: then only what is answered tells which one.
         """
-        messages = [wire.flower().Message(content, node, kind) for node, content in contents.items()]
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages if m.metadata.message_id}
+        nodes = {m.metadata.dst_node_id for m in messages}
         found = {}
-        for reply in self.grid.send_and_receive(messages, timeout=self.patience):
-            asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages if m.metadata.message_id}
-            node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-            if node in contents:
-                found[node] = reply
+        for answer in answers:
+            node = asked.get(answer.metadata.reply_to_message_id, answer.metadata.src_node_id)
+            if node in nodes:
+                found[node] = answer
         return found
 
     def look(self) -> dict[str, int]:
@@ -373,7 +406,8 @@ class Nodes:
             The node of each client that is there.
         """
         online = set(self.grid.get_node_ids())
-        new = sorted(online - self.names.keys())
+        now = time.monotonic()
+        new = sorted(node for node in online - self.names.keys() if self.silent.get(node, (now, 0.0))[0] <= now)
         if new:
             words = {"code": self.code, "settings": self.config}
             replies = self._send({node: wire.pack(words) for node in new}, "query")
@@ -383,7 +417,13 @@ class Nodes:
 
     def _greet(self, node: int, reply: Message | None, online: set[int]) -> None:
         if reply is None or reply.has_error():
-            self.say(f"node {node} did not introduce itself{self._reason(reply)}; it is asked again")
+            if node not in self.silent:
+                self.say(
+                    f"node {node} did not introduce itself{self._reason(reply)}; if what runs there is no `client_app` "
+                    "of hetfl_core, it never will, and is left out; it is asked again now and then"
+                )
+            _, pause = self.silent.get(node, (0.0, 0.25))
+            self.silent[node] = (time.monotonic() + 2 * pause, min(2 * pause, MOST_SILENCE))
             return
         self.names[node] = None
         try:
@@ -464,16 +504,41 @@ class Nodes:
                 openly[name][run] = task
             else:
                 to_add.setdefault(run, {})[there[name]] = task
-        contents = {there[name]: wire.pack_tasks(asked, self.config) for name, asked in openly.items() if asked}
-        for node, reply in self._send(contents, "train.tasks").items():
-            name = str(self.names[node])
-            if reply.has_error():
-                found[name] = {run: Reply(error=f"failed{self._reason(reply)}") for run in openly[name]}
-            else:
-                found[name] = wire.unpack_replies(reply.content, openly[name])
+        messages = self.messages(openly, there)
+        found |= self.replies(messages, self.grid.send_and_receive(messages, timeout=self.patience), openly)
         for run, by_node in to_add.items():
             for name, own in self._sum(run, by_node).items():
                 found.setdefault(name, {})[run] = own
+        return found
+
+    def messages(self, tasks: Mapping[str, Mapping[str, Task]], there: Mapping[str, int]) -> list[Message]:
+        """The messages that carry tasks to those clients that are there.
+
+        Parameters
+        ----------
+        tasks : dict of str to dict of str to Task
+            By client, then by run.
+        there : dict of str to int
+            The node of each client (`look`).
+
+        Returns
+        -------
+        list of flwr.app.Message
+        """
+        contents = {there[c]: wire.pack_tasks(asked, self.config) for c, asked in tasks.items() if asked and c in there}
+        return [wire.flower().Message(content, node, TASKS) for node, content in contents.items()]
+
+    def replies(
+        self, messages: Sequence[Message], answers: Iterable[Message], tasks: Mapping[str, Mapping[str, Task]]
+    ) -> dict[str, dict[str, Reply]]:
+        """The replies in the answers to `messages`, by client, then by run."""
+        found = {}
+        for node, answer in self._by_node(messages, answers).items():
+            name = str(self.names[node])
+            if answer.has_error():
+                found[name] = {run: Reply(error=f"failed{self._reason(answer)}") for run in tasks[name]}
+            else:
+                found[name] = wire.unpack_replies(answer.content, tasks[name])
         return found
 
     def _sum(self, run: str, tasks: Mapping[int, Task]) -> dict[str, Reply]:

@@ -13,6 +13,7 @@ import pandas as pd
 from hetfl_core import checks, keywords
 from hetfl_core.clients import altered
 from hetfl_core.deployment import agreement
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client
 from hetfl_core.frames import at_site, split_rows
 from hetfl_core.preparation import Preparation
@@ -24,7 +25,7 @@ HELD_OUT = 0.2
 """Share of the samples that are test samples, where a file does not say which."""
 
 
-class TableError(ValueError):
+class TableError(WrongValue):
     """A table that cannot be prepared: the message may show what stands in a row, so the server is told its kind."""
 
 
@@ -99,31 +100,31 @@ def client_from_file(
     if not file.is_file():
         raise FileNotFoundError(f"client {name!r}: there is no file {file}")
     if file.suffix not in (".csv", ".npz"):
-        raise ValueError(f"client {name!r}: expected a .csv or .npz file, got {file.name!r}")
+        raise WrongValue(f"client {name!r}: expected a .csv or .npz file, got {file.name!r}")
     of_tables = {"ignore": ignore, "label": label != "label", **{name: True for name in options}}
     if file.suffix != ".csv" and any(of_tables.values()):
         told = next(name for name, given in of_tables.items() if given)
-        raise ValueError(f"{where}: {told} is of tables, .csv, and says nothing of arrays")
+        raise WrongValue(f"{where}: {told} is of tables, .csv, and says nothing of arrays")
     if agreed is not None:
         checks.mapping("agreed", agreed)
     if prepare is None:
         if group is not None or view != "own":
-            raise ValueError(f"{where}: view and group are for tables that are prepared (prepare=Preparation())")
+            raise WrongValue(f"{where}: view and group are for tables that are prepared (prepare=Preparation())")
         csv = file.suffix == ".csv"
         found = _from_table(file, where, label, ignore, options) if csv else _from_arrays(file, where)
         return _standardised(found, _numbers(found[1], where, label, classes), name, where, seed)
     if file.suffix != ".csv":
-        raise ValueError(f"{where}: prepare makes inputs of tables, .csv, not of arrays")
+        raise WrongValue(f"{where}: prepare makes inputs of tables, .csv, not of arrays")
     table, test = _parts(file, where, label, ignore, options)
     y = _numbers(table.pop(label).to_numpy(), where, label, classes)
     rule = None if test is None else SplitBy("split", "split", pd.Series(np.where(test, "test", "train")))
     if group is not None:
         if group not in table or rule:
             what = "is not among its columns" if group not in table else "says how rows are split, and so does split"
-            raise ValueError(f"{where}: group {group!r} {what}")
+            raise WrongValue(f"{where}: group {group!r} {what}")
         rule = SplitBy("group", group, table.pop(group))
     if view != "own" and (agreed is None or not isinstance(prepare, Preparation) or prepare.levels != "all"):
-        raise ValueError(
+        raise WrongValue(
             f"{where}: a view needs a Preparation(levels='all') and what all sites have agreed on "
             '(agreed=config.get("agreed"))'
         )
@@ -145,10 +146,10 @@ def _standardised(found: Read, y: np.ndarray, name: str, where: str, seed: int) 
     """The client of inputs that are numbers, by mean and standard deviation of its training samples."""
     x, _, test, features = found
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
-        raise ValueError(f"{where}: expected inputs of shape (n, ...) and n labels, got shapes {x.shape} and {y.shape}")
+        raise WrongValue(f"{where}: expected inputs of shape (n, ...) and n labels, got shapes {x.shape} and {y.shape}")
     test = _drawn(y, name, seed) if test is None else test
     if test.all():
-        raise ValueError(f"{where}: expected at least one sample for training, got none")
+        raise WrongValue(f"{where}: expected at least one sample for training, got none")
     mean, deviation = x[~test].mean(0), x[~test].std(0)
     x = (x - mean) / np.where(deviation > 0, deviation, 1.0)
     return Client(x[~test], y[~test], x[test], y[test], name, features)
@@ -162,18 +163,18 @@ def _parts(
     for argument, column in [("label", label), *(("ignore", column) for column in checks.names("ignore", ignore))]:
         if column not in table:
             what = "no column" if argument == "label" else "nothing to ignore,"
-            raise ValueError(f"{where}: the file has {what} {column!r}, only {checks.shown(list(table))}")
+            raise WrongValue(f"{where}: the file has {what} {column!r}, only {checks.shown(list(table))}")
     table = table.drop(columns=list(ignore))
     if not {*table.columns} - {label, "split"}:
-        raise ValueError(f"{where}: expected columns of features beside {label!r}, got none")
+        raise WrongValue(f"{where}: expected columns of features beside {label!r}, got none")
     if table[label].isna().any():
-        raise ValueError(f"{where}: column {label!r} has gaps; leave out these rows")
+        raise WrongValue(f"{where}: column {label!r} has gaps; leave out these rows")
     if "split" not in table:
         return table, None
     if table["split"].isna().any():
-        raise ValueError(f"{where}: column 'split' has gaps; fill them, or leave out the rows")
+        raise WrongValue(f"{where}: column 'split' has gaps; fill them, or leave out the rows")
     if unknown := sorted({str(word) for word in table["split"]} - {"train", "test"}):
-        raise ValueError(f"{where}: column 'split' must say train or test, got {unknown[0]!r}")
+        raise WrongValue(f"{where}: column 'split' must say train or test, got {unknown[0]!r}")
     return table.drop(columns="split"), (table["split"] == "test").to_numpy()
 
 
@@ -181,11 +182,11 @@ def _from_table(file: Path, where: str, label: str, ignore: Sequence[str], optio
     table, test = _parts(file, where, label, ignore, options)
     features = table.drop(columns=label)
     if words := [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]:
-        raise ValueError(
+        raise WrongValue(
             f"{where}: column {words[0]!r} holds no numbers; encode it (prepare=Preparation(…)), or leave it out"
         )
     if empty := [c for c in features if features[c].isna().any()]:
-        raise ValueError(f"{where}: column {empty[0]!r} has gaps; fill them (prepare=…), or leave out the rows")
+        raise WrongValue(f"{where}: column {empty[0]!r} has gaps; fill them (prepare=…), or leave out the rows")
     return features.to_numpy(np.float64), table[label].to_numpy(), test, list(features)
 
 
@@ -194,7 +195,7 @@ def _from_arrays(file: Path, where: str) -> Read:
         with np.load(file, allow_pickle=False) as arrays:
             found = {key: arrays[key] for key in arrays.files}
     except (ValueError, OSError, EOFError, AttributeError, BadZipFile) as error:
-        raise ValueError(f"{where}: the file holds no arrays of numbers: {error}") from error
+        raise WrongValue(f"{where}: the file holds no arrays of numbers: {error}") from error
     features = [str(column) for column in found["features"].tolist()] if "features" in found else None
     parts, test = ("x_train", "y_train", "x_test", "y_test"), None
     if set(parts) <= set(found):
@@ -202,10 +203,10 @@ def _from_arrays(file: Path, where: str) -> Read:
         test = np.repeat([False, True], [len(y_train), len(y_test)])
         if (len(x_train), len(x_test)) != (len(y_train), len(y_test)) or x_train.shape[1:] != x_test.shape[1:]:
             shapes = ", ".join(f"{part} {found[part].shape}" for part in parts)
-            raise ValueError(f"{where}: expected a label for each row, and rows of one shape, got {shapes}")
+            raise WrongValue(f"{where}: expected a label for each row, and rows of one shape, got {shapes}")
         found |= {"x": np.concatenate([x_train, x_test]), "y": np.concatenate([y_train, y_test])}
     if not {"x", "y"} <= set(found):
-        raise ValueError(f"{where}: expected arrays x and y, or {', '.join(parts)}, got {sorted(found)}")
+        raise WrongValue(f"{where}: expected arrays x and y, or {', '.join(parts)}, got {sorted(found)}")
     return found["x"].astype(np.float64), found["y"], test, features
 
 
@@ -213,19 +214,19 @@ def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | Non
     """Labels of a file as they are, or as places among the classes."""
     if classes is None:
         if y.dtype.kind not in "biuf":
-            raise ValueError(
+            raise WrongValue(
                 f"{where}: labels (column {label!r}) must be whole numbers 0 … C−1, or targets, got words or a "
                 "mixture; say what they are in the order that all clients have agreed on, client_from_file(…, "
                 "classes=['no', 'yes'])"
             )
         if y.dtype.kind == "f" and not np.isfinite(y).all():
-            raise ValueError(f"{where}: labels (column {label!r}) must be finite numbers")
+            raise WrongValue(f"{where}: labels (column {label!r}) must be finite numbers")
         return y
     index = {c: i for i, c in enumerate(checks.sequence("classes", classes))}
     if len(index) < len(list(classes)):
-        raise ValueError(f"{where}: classes must be different, got {checks.shown(classes)}")
+        raise WrongValue(f"{where}: classes must be different, got {checks.shown(classes)}")
     if unknown := sum(value not in index for value in y.tolist()):
-        raise ValueError(
+        raise WrongValue(
             f"{where}: labels (column {label!r}) must be among classes={checks.shown(list(index))}, got {unknown} of "
             f"{len(y)} that are not"
         )

@@ -29,6 +29,7 @@ from hetfl_core.engine.measures import spread
 from hetfl_core.engine.options import with_networks
 from hetfl_core.engine.run import of_splits
 from hetfl_core.engine.trainer import unless_sent
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.federation import Client, Spec, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
@@ -44,14 +45,14 @@ Steps = Generator[Requests, Replies, T]
 SUM = "<sum>"
 """Name under which the sum of uploads comes back, with secure aggregation."""
 
-UNBOUND = ("rounds", "evaluate_every", "measure")
+UNBOUND = ("rounds", "evaluate_every", "metric")
 """Settings that may change when a run goes on."""
 
 FEW = 8
 """Samples of a class, at most, of the made client that shows what an upload looks like."""
 
 
-class DeploymentError(RuntimeError):
+class DeploymentError(RunError):
     """A run that cannot go on; what its last checkpoint holds is complete."""
 
 
@@ -85,7 +86,7 @@ class Roster:
         if before is not None:
             if differing := [key for key in before if before[key] != told.get(key)]:
                 key = differing[0]
-                raise ValueError(
+                raise WrongValue(
                     f"client {name!r} now says that its {key} is {told.get(key)!r}, but it was {before[key]!r} when "
                     "it joined: its data changed, or two clients use one name"
                 )
@@ -216,17 +217,21 @@ class Coordinator:
         self.method = method = with_networks(method, self.specs)
         method.check(self.specs)
         if method.closes:
-            raise ValueError(
+            raise WrongValue(
                 f"{method.name} ends with an exchange, which a deployment does not have; run what its joining() gives"
             )
         if settings.secure and (why := method.needs_uploads) is not None:
-            raise ValueError(f"{method.name} cannot run with secure aggregation: {why}")
+            raise WrongValue(f"{method.name} cannot run with secure aggregation: {why}")
         sides.check_participation(settings.participation, len(self.specs))
         self.refused: set[str] = set()
         self.patterns: dict[int, Params | None] = {}
         self.common = self.side.common()
         self.total: Reply | None = None
         """With secure aggregation the last sum of uploads."""
+        self.server: Params = {}
+        """The server's tensors as the last uploads left them."""
+        self.row: dict[str, Any] = {}
+        """The last round's row of the history, as far as it is known."""
 
     @property
     def side(self) -> sides.ServerSide:
@@ -313,6 +318,7 @@ class Coordinator:
     def _start(self) -> Steps[checkpoints.State]:
         begin = time.perf_counter()
         state = checkpoints.State(0, self.side.initial(), [])
+        self.server = state.server
         everyone = range(len(self.specs))
         tasks = self._tasks("start", 0, state.server, everyone)
         replies = yield from self.ask(tasks)
@@ -380,7 +386,8 @@ class Coordinator:
         sent = {c: task.received for c, task in tasks.items()}
         asked_for = n_bytes(unless_sent(q.received, sent.get(c, {})) for c, q in questions.items())
         state = checkpoints.State(t + 1, server, [], state.rows)
-        row = {
+        self.server = server
+        self.row = row = {
             "round": t + 1,
             **self._means(mine),
             "bytes_up": bytes_up + survey_up,
@@ -407,7 +414,7 @@ class Coordinator:
                 )
             for name, p in pattern.items():
                 if shapes.setdefault(name, tuple(p.shape)) != tuple(p.shape):
-                    raise ValueError(
+                    raise WrongValue(
                         f"{self.name}: clients send {name!r} in shapes {shapes[name]} and {tuple(p.shape)}"
                     )
         weights = {index: self.method.weight(self.specs[index]) for index in tasks}

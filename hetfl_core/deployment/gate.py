@@ -14,6 +14,8 @@ import ipaddress
 import ssl
 from pathlib import Path
 
+from hetfl_core.errors import WrongValue
+
 FLEET = tuple(
     f"/v1/fleet/{what}"
     for what in (
@@ -48,7 +50,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"an address must be HOST:PORT, such as server.example.org:8443, got {address!r}")
+        raise WrongValue(f"an address must be HOST:PORT, such as server.example.org:8443, got {address!r}")
     return host.strip("[]"), int(port)
 
 

@@ -22,9 +22,11 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS, per_client
 from hetfl_core.engine.measures import MEASURES, Score, scored
+from hetfl_core.engine.measures import named as canonical
 from hetfl_core.engine.measures import told as shown
 from hetfl_core.engine.options import cpu_threads, with_networks
 from hetfl_core.engine.stacks import stack_split
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -58,7 +60,7 @@ class RunSettings(Checked):
         are rounded (see `hetfl_core.deployment.sums`).
     clipping_range : float
         With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
-    measure : tuple of str
+    metric : tuple of str
         Measures beside the usual figures, as for `simulate`, such as ``("auc", "f1")``.
     """
 
@@ -71,18 +73,19 @@ class RunSettings(Checked):
     evaluate_every: Count = 10
     secure: bool = False
     clipping_range: Positive = 8.0
-    measure: tuple[str, ...] = ()
+    metric: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for each in self.measure:
-            checks.choice("measure", each, tuple(MEASURES[self.task]))
+        object.__setattr__(self, "metric", tuple(map(canonical, self.metric)))
+        for each in self.metric:
+            checks.choice("metric", each, tuple(MEASURES[self.task]))
         checks.integer("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
 
     @property
     def scores(self) -> dict[str, Score]:
         """The measures by name, but for those that all runs have."""
-        named = {name: MEASURES[self.task][name] for name in sorted(self.measure)}
-        return {name: score for name, score in named.items() if name not in METRICS[self.task].per_client}
+        asked = {name: MEASURES[self.task][name] for name in sorted(self.metric)}
+        return {name: score for name, score in asked.items() if name not in METRICS[self.task].per_client}
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Reply:
     error: str | None = None
 
 
-class SiteError(RuntimeError):
+class SiteError(RunError):
     """A task that a client cannot do; the message is for the server, too, and says nothing about samples."""
 
 
@@ -259,7 +262,7 @@ class Site:
         if features is not None:
             own, told = ({b: {*(f or ())} for b, f in by_block(of).items()} for of in (client.features, features))
             if own != told:
-                raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
+                raise WrongValue(f"client {client.name!r} was told of features that are not its own: its data changed")
             client = client.of_features(features)
         self.seed, self.dtype, self.secret = settings.seed, settings.dtype, secret
         self.federation = Federation([client], settings.n_classes, "one client", task=settings.task).to(self.dtype)
@@ -471,11 +474,11 @@ def spec_of(told: Mapping[str, Any], settings: RunSettings, n_clients: int) -> S
         y = torch.zeros(0, dtype=torch.float32)
         features = Client(x, y, x, y, name, told.get("features")).features
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
+        raise WrongValue(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
     check_described(told)
     n_classes, task = settings.n_classes, settings.task
     if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
-        raise ValueError(
+        raise WrongValue(
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
             f"{checks.shown(list(counts))}"
         )

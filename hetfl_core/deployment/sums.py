@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.networks import Params
 
 if TYPE_CHECKING:
@@ -73,17 +74,17 @@ class SumLayout:
             could not tell.
         """
         if more := sorted(upload.keys() - self.shapes.keys()):
-            raise ValueError(f"its upload has {more[0]!r}, which the server does not expect")
+            raise WrongValue(f"its upload has {more[0]!r}, which the server does not expect")
         parts, weights = [], []
         for name, shape in self.shapes.items():
             sent = upload.get(name)
             if sent is not None and tuple(sent.shape) != tuple(shape):
-                raise ValueError(f"its {name!r} must have shape {tuple(shape)}, got {tuple(sent.shape)}")
+                raise WrongValue(f"its {name!r} must have shape {tuple(shape)}, got {tuple(sent.shape)}")
             if sent is not None and not bool(sent.isfinite().all()):
-                raise ValueError(f"its {name!r} holds numbers that are NaN or infinite")
+                raise WrongValue(f"its {name!r} holds numbers that are NaN or infinite")
             flat = np.zeros(math.prod(shape)) if sent is None else sent.double().cpu().numpy().ravel()
             if (most := float(np.abs(flat).max(initial=0.0)) * self.share) > self.limit:
-                raise ValueError(
+                raise WrongValue(
                     f"its {name!r} times its share reaches {most:.3g}, beyond the clipping range of ± {self.limit:g}: "
                     "set a larger 'clipping-range'"
                 )
@@ -148,7 +149,7 @@ def keep_masks_secret() -> None:
     ):
         module = importlib.import_module(f"flwr.{name}")
         if not hasattr(module, "pseudo_rand_gen"):
-            raise RuntimeError(f"flwr.{name} makes its masks in another way than the version of Flower that we know")
+            raise RunError(f"flwr.{name} makes its masks in another way than the version of Flower that we know")
         setattr(module, "pseudo_rand_gen", masks)  # noqa: B010
 
 

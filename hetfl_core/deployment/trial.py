@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core.deployment.programs import surroundings
+from hetfl_core.errors import RunError
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -27,7 +28,7 @@ SLOW = 120.0
 """Seconds for which a process is waited for."""
 
 
-class TrialError(RuntimeError):
+class TrialError(RunError):
     """A process did not start, or did not come to its end; the message has the end of its log."""
 
 

@@ -11,6 +11,7 @@ import torch
 
 from hetfl_core.deployment.site import Memory, Reply, Task, named
 from hetfl_core.deployment.sums import SumLayout
+from hetfl_core.errors import NotInstalled, WrongValue
 from hetfl_core.networks import Params
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ SEPARATOR = "/"
 """Between the name of a run and what a record holds of it."""
 
 
-class WireError(ValueError):
+class WireError(WrongValue):
     """A message that does not hold what it should."""
 
 
@@ -39,7 +40,7 @@ def flower() -> Any:
     try:
         import flwr.app
     except ImportError as error:
-        raise ImportError("Flower is not installed: pip install 'hetfl-core[deploy]'") from error
+        raise NotInstalled("Flower is not installed: pip install 'hetfl-core[deploy]'") from error
     return flwr.app
 
 

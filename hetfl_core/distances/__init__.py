@@ -39,6 +39,7 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.distances.averages import average_anchors, gaussian_barycentre, product_of_experts
 from hetfl_core.distances.parts import check_covariance, check_shapes, first_derivative, psd_root, require
+from hetfl_core.errors import WrongValue
 
 __all__ = [
     "average_anchors",
@@ -149,7 +150,7 @@ def expected_root_trace(n: int, k: int) -> float:
         If n or k is less than 1.
     """
     if n < 1 or k < 1:
-        raise ValueError(f"n and k must be at least 1, got n={n} and k={k}")
+        raise WrongValue(f"n and k must be at least 1, got n={n} and k={k}")
     if n == 1:
         return 0.0
     m = n - 1
@@ -217,7 +218,7 @@ def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
     full = [v.dim() - m.dim() for m, v in ((m1, v1), (m2, v2))]
     if full not in ([0, 0], [1, 1]):
         shapes = [tuple(t.shape) for t in (m1, v1, m2, v2)]
-        raise ValueError(
+        raise WrongValue(
             "v1 and v2 must both be variances of shape (..., k) or both be covariances of shape (..., k, k), "
             f"got shapes {shapes} for m1, v1, m2, v2"
         )
@@ -266,9 +267,9 @@ def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased:
     check_shapes(x=(x, "nk"), y=(y, "mk"))
     checks.same_dtype(x=x, y=y)
     if unbiased and min(x.shape[-2], y.shape[-2]) < 2:
-        raise ValueError(f"x and y must have n, m >= 2 rows, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
+        raise WrongValue(f"x and y must have n, m >= 2 rows, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
     if x.shape[:-2] != y.shape[:-2]:
-        raise ValueError(f"x and y must have the same leading axes, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
+        raise WrongValue(f"x and y must have the same leading axes, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
     most = torch.finfo(x.dtype).max ** 0.45
     for name, t in (("x", x), ("y", y)):
         require(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
@@ -344,7 +345,7 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
     check_shapes(cost=(cost, "PQ"), a=(a, "P"), b=(b, "Q"))
     P, Q = cost.shape[-2:]
     if max(P, Q) > LARGEST_PLAN:
-        raise ValueError(f"cost must have shape (..., P, Q) with P, Q <= {LARGEST_PLAN}, got {tuple(cost.shape)}")
+        raise WrongValue(f"cost must have shape (..., P, Q) with P, Q <= {LARGEST_PLAN}, got {tuple(cost.shape)}")
     for name, t in (("a", a), ("b", b)):
         require(t >= 0, f"{name} must not be negative (weights)")
         require(t.sum(-1) > 0, f"{name} must not be 0 everywhere (weights)")
@@ -434,7 +435,7 @@ def principal_angle(A: Tensor, B: Tensor) -> Tensor:
     check_shapes(A=(A, "dr"), B=(B, "dr"))
     checks.same_dtype(A=A, B=B)
     if A.shape[-1] > A.shape[-2]:
-        raise ValueError(f"A and B must both have shape (..., d, r), r <= d, got {tuple(A.shape)} and {tuple(B.shape)}")
+        raise WrongValue(f"A and B must both have shape (..., d, r), r <= d, got {tuple(A.shape)} and {tuple(B.shape)}")
     bases = []
     for name, M in (("A", A), ("B", B)):
         Q, R = torch.linalg.qr(M)

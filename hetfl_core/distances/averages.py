@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.distances.parts import check_covariance, check_finite, psd_root, require
+from hetfl_core.errors import WrongType, WrongValue
 
 
 @torch.no_grad()
@@ -71,7 +72,7 @@ def gaussian_barycentre(
     checks.number("tolerance", tolerance, 0)
     checks.integer("max_iterations", max_iterations, 1)
     if means.dim() < 2 or covariances.shape != (*means.shape, means.shape[-1]):
-        raise ValueError(
+        raise WrongValue(
             "means and covariances must have shapes (N, ..., k) and (N, ..., k, k), "
             f"got {tuple(means.shape)} and {tuple(covariances.shape)}"
         )
@@ -140,7 +141,7 @@ def average_anchors(
     if cholesky is None:
         return torch.tensordot(w, means, 1), None
     if cholesky.shape != (*means.shape, means.shape[-1]):
-        raise ValueError(
+        raise WrongValue(
             f"cholesky must have shape {(*means.shape, means.shape[-1])} to go with means, got {tuple(cholesky.shape)}"
         )
     check_finite("cholesky", cholesky)
@@ -177,7 +178,7 @@ def product_of_experts(
     checks.tensors(means=means, variances=variances)
     checks.flag("prior", prior)
     if means.shape != variances.shape or means.dim() < 2 or not len(means):
-        raise ValueError(
+        raise WrongValue(
             "means and variances must have one shape (N, ..., k), "
             f"got {tuple(means.shape)} and {tuple(variances.shape)}"
         )
@@ -197,9 +198,9 @@ def _weights(weights: Tensor, like: Tensor) -> Tensor:
     try:
         weights = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise TypeError(f"weights must be numbers, got {checks.shown(weights)}") from error
+        raise WrongType(f"weights must be numbers, got {checks.shown(weights)}") from error
     if weights.shape != like.shape[:1]:
-        raise ValueError(f"weights must have shape ({len(like)},), one a member, got {tuple(weights.shape)}")
+        raise WrongValue(f"weights must have shape ({len(like)},), one a member, got {tuple(weights.shape)}")
     require((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
     return weights
 
@@ -207,7 +208,7 @@ def _weights(weights: Tensor, like: Tensor) -> Tensor:
 def _normalised(weights: Tensor | None, like: Tensor) -> Tensor:
     """Weights as `_weights` checks them, of sum 1; equal ones where none are given."""
     if not like.dim() or not len(like):
-        raise ValueError(f"an average needs at least one member, got shape {tuple(like.shape)}")
+        raise WrongValue(f"an average needs at least one member, got shape {tuple(like.shape)}")
     if weights is None:
         return like.new_full((len(like),), 1 / len(like))
     weights = _weights(weights, like)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.errors import RunError, WrongValue
 
 
 class _Final(torch.autograd.Function):
@@ -25,7 +26,7 @@ class _Final(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise RuntimeError("Bures and anchor terms have first derivatives only, but a second one was asked for")
+        raise RunError("Bures and anchor terms have first derivatives only, but a second one was asked for")
 
 
 def first_derivative(gradient: Tensor, *origins: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def require(condition: Tensor, message: str) -> None:
     except RuntimeError:
         return
     if not holds:
-        raise ValueError(message)
+        raise WrongValue(message)
 
 
 def check_finite(name: str, t: Tensor) -> None:
@@ -91,7 +92,7 @@ def check_shapes(**named: tuple[Tensor, str]) -> None:
             or any(n != known[axis][0] for axis, n in zip(axes, last, strict=True))
         ):
             given = "".join(f", {axis} = {n} as in {by}" for axis, (n, by) in known.items() if by != name)
-            raise ValueError(f"{name} must have shape (..., {', '.join(axes)}){given}, got {tuple(t.shape)}")
+            raise WrongValue(f"{name} must have shape (..., {', '.join(axes)}){given}, got {tuple(t.shape)}")
     checks.broadcastable(**{name: t.shape[: t.dim() - len(axes)] for name, (t, axes) in named.items()})
     for name, (t, _) in named.items():
         check_finite(name, t)

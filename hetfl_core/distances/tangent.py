@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
+from hetfl_core.errors import NotInstalled, WrongValue
 
 Vectors = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to others of as many rows."""
@@ -22,7 +24,7 @@ def pyriemann(part: str, who: str) -> ModuleType:
     try:
         return importlib.import_module(f"pyriemann.{part}")
     except ImportError as error:
-        raise ImportError(f"{who} needs pyRiemann: pip install 'hetfl-core[eeg]'") from error
+        raise NotInstalled(f"{who} needs pyRiemann: pip install 'hetfl-core[eeg]'") from error
 
 
 def exponential(x: NDArray[Any]) -> NDArray[Any]:
@@ -47,7 +49,7 @@ def exponential(x: NDArray[Any]) -> NDArray[Any]:
     x = checks.floats("x", x, 2, least=0)
     q = (math.isqrt(8 * x.shape[1] + 1) - 1) // 2
     if q * (q + 1) // 2 != x.shape[1]:
-        raise ValueError(f"tangent vectors must have q(q+1)/2 numbers (1, 3, 6, 10 …), got {x.shape[1]}")
+        raise WrongValue(f"tangent vectors must have q(q+1)/2 numbers (1, 3, 6, 10 …), got {x.shape[1]}")
     rows, cols = np.triu_indices(q)
     matrices = np.zeros((len(x), q, q))
     matrices[:, rows, cols] = matrices[:, cols, rows] = x / np.where(rows == cols, 1, math.sqrt(2))
@@ -85,7 +87,27 @@ def recentring(x: NDArray[Any], where: str = "") -> Vectors:
     """
     space = pyriemann("tangentspace", "Pooled").TangentSpace()
     space.fit(_matrices(x, where))
-    return lambda new: space.transform(_matrices(new, where))
+    return Recentring(space, where)
+
+
+@dataclass(frozen=True, eq=False)
+class Recentring:
+    """What `recentring` returns: vectors at the old reference point become vectors at the new.
+
+    Parameters
+    ----------
+    space : pyriemann.tangentspace.TangentSpace
+        Fitted, with the new reference point.
+    where : str
+        Name of the client.
+    """
+
+    space: Any
+    where: str = ""
+
+    def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Vectors at the new reference point, shape (n, q(q+1)/2)."""
+        return np.asarray(self.space.transform(_matrices(x, self.where)))
 
 
 def _matrices(x: NDArray[Any], where: str) -> NDArray[Any]:
@@ -94,10 +116,10 @@ def _matrices(x: NDArray[Any], where: str) -> NDArray[Any]:
         with np.errstate(over="ignore", invalid="ignore"):
             matrices = exponential(x)
     except (ValueError, np.linalg.LinAlgError) as error:
-        raise ValueError(f"client {where!r}: its vectors cannot be re-centred: {error}") from error
+        raise WrongValue(f"client {where!r}: its vectors cannot be re-centred: {error}") from error
     if not (np.isfinite(matrices).all() and (np.linalg.cond(matrices) < 1 / np.finfo(np.float64).eps).all()):
         largest = float(np.abs(x).max())
-        raise ValueError(
+        raise WrongValue(
             f"client {where!r}: expected tangent vectors, to re-centre them, got entries up to {largest:.3g}"
         )
     return matrices

@@ -8,7 +8,7 @@ from typing import Any
 from hetfl_core import checks, keywords
 from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.run import Run
-from hetfl_core.engine.simulation import _simulate as simulate_these
+from hetfl_core.engine.simulation import run_all
 from hetfl_core.federation import Federation
 from hetfl_core.methods.base import Method
 from hetfl_core.views import method_and_view, view_of
@@ -51,5 +51,5 @@ def simulate_apart(
     seen = {seed: federation(seed) if callable(federation) else federation for seed in numbers}
     made = {seed: view_of(fed, view) for seed, fed in seen.items()}
     data = [(seed, fed.subset([client.name]), None) for seed, fed in made.items() for client in fed]
-    runs = iter(simulate_these(data, plain, None, **options))
+    runs = iter(run_all(data, plain, RunOptions(**options)))
     return {seed: {client.name: next(runs) for client in fed} for seed, fed in made.items()}

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hetfl_core import numerics
+from hetfl_core.errors import RunError, WrongValue
 from hetfl_core.federation import Spec, blocks
 from hetfl_core.files import unwritable, write_atomically
 from hetfl_core.networks import Module, Params
@@ -37,7 +38,7 @@ UNSEALED = "-" * 32
 """What stands in a file in place of its digest while that is computed."""
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunError):
     """A checkpoint that cannot be used, or cannot be written."""
 
 
@@ -300,5 +301,5 @@ def _open(path: Path, device: torch.device | str) -> tuple[dict[str, str], dict[
     if meta.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {meta.get('format')!r}, expected {FORMAT!r}; remove it to start anew")
     if _seal(_swap(path.read_bytes(), meta.get("seal", ""), UNSEALED)) != meta.get("seal"):
-        raise ValueError("its content does not fit its digest")
+        raise WrongValue("its content does not fit its digest")
     return meta, tensors

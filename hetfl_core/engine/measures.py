@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from hetfl_core import checks, keywords
 from hetfl_core.engine.evaluation import Measure, accuracy, balanced_accuracy, mse, r2
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import FederationWarning, Kind
 
 Function = Callable[[np.ndarray, np.ndarray], float]
@@ -58,7 +60,7 @@ class Score:
 
 
 Asked = Measure | Named | Function | Score
-"""What ``measure`` of a run may list."""
+"""Entries of ``metric`` of a run."""
 
 
 def scorer(function: Function, *, greater_is_better: bool) -> Score:
@@ -75,7 +77,7 @@ def scorer(function: Function, *, greater_is_better: bool) -> Score:
     Returns
     -------
     Score
-        As ``measure`` of `hetfl_core.simulate` and `hetfl_core.tune`, and ``metric`` of `hetfl_core.compare`, take it.
+        As ``metric`` of `hetfl_core.simulate`, `hetfl_core.tune` and `hetfl_core.compare` takes it.
 
     Raises
     ------
@@ -90,7 +92,7 @@ def scorer(function: Function, *, greater_is_better: bool) -> Score:
     False
     """
     if not callable(function):
-        raise TypeError(f"function must be a function f(y, p), got {checks.shown(function)}")
+        raise WrongType(f"function must be a function f(y, p), got {checks.shown(function)}")
     _own(function, "function")
     return Score(function, checks.flag("greater_is_better", greater_is_better))
 
@@ -211,9 +213,28 @@ def is_own(asked: Any) -> bool:
     return isinstance(asked, Score) or callable(asked)
 
 
-def check_measure(
-    asked: Sequence[Any], task: Kind, argument: str = "measure"
-) -> tuple[list[Measure], dict[str, Score]]:
+SCIKIT_LEARN: Mapping[str, Named] = MappingProxyType({"roc_auc": "auc", "roc_auc_ovr": "auc", "f1_macro": "f1"})
+"""Names of scikit-learn's scorers that are other words for a measure here.
+
+None that begins with ``neg_``: what is asked for by such a name is the negative of a loss, and losses are losses here.
+"""
+
+
+def named(asked: Any) -> Any:
+    """Name of a measure as it is written here: ``"roc_auc"`` is ``"auc"``, ``"log loss"`` is ``"log_loss"``.
+
+    Parameters
+    ----------
+    asked : object
+        Anything but a text is handed back as it is.
+    """
+    if not isinstance(asked, str):
+        return asked
+    plain = "_".join(asked.lower().replace("-", " ").split())
+    return SCIKIT_LEARN.get(plain, plain if plain in TAKEN else asked)
+
+
+def check_measure(asked: Sequence[Any], task: Kind, argument: str = "metric") -> tuple[list[Measure], dict[str, Score]]:
     """What `simulate` is to look at beside the usual, in one order and each once, and the measures by name.
 
     Parameters
@@ -234,7 +255,7 @@ def check_measure(
         For a name that is none, a measure of another kind of task, and a function without a name of its own.
     """
     scores: dict[str, Score] = {}
-    for each in (given := checks.sequence(argument, asked)):
+    for each in (given := list(map(named, checks.sequence(argument, asked)))):
         if is_own(each):
             scores |= _own(each, argument)
         elif checks.choice(argument, each, (*get_args(Measure), *MEASURES[task])) in MEASURES[task]:
@@ -247,16 +268,16 @@ def _own(asked: Any, argument: str) -> dict[str, Score]:
     score = asked if isinstance(asked, Score) else Score(asked)
     function = score.function
     if hasattr(function, "_score_func"):  # what make_scorer and get_scorer give
-        raise ValueError(
+        raise WrongValue(
             f"{argument}: {checks.shown(function)} scores an estimator on its inputs, but a measure is formed of "
             f"labels y, shape (n,), and class probabilities p, shape (n, C): hand over {_by_name(function._score_func)}"
             "a function f(y, p) in hetfl_core.scorer(f, greater_is_better=…)"
         )
     name = str(getattr(function, "__name__", ""))
     if not name.isidentifier():
-        raise ValueError(f"{argument}: a function of your own needs a name, by def, got {checks.shown(function)}")
+        raise WrongValue(f"{argument}: a function of your own needs a name, by def, got {checks.shown(function)}")
     if name in TAKEN:
-        raise ValueError(
+        raise WrongValue(
             f"{argument}: a function of your own must not be called {name!r}, which a run has already{_ours(function)}"
         )
     if score.greater_is_better is None and _is_sklearns(function):
@@ -281,7 +302,7 @@ def _ours(function: Any) -> str:
     return f": take {found.split(',')[0]}, by its name" if found else ""
 
 
-def direction(name: str, score: Score, argument: str = "measure") -> bool:
+def direction(name: str, score: Score, argument: str = "metric") -> bool:
     """Whether more of a measure is better; refused where nobody has said it.
 
     Parameters
@@ -292,7 +313,7 @@ def direction(name: str, score: Score, argument: str = "measure") -> bool:
         What it was given as, for the error.
     """
     if score.greater_is_better is None:
-        raise ValueError(
+        raise WrongValue(
             f"{argument}: {name} does not say whether more of it is better, so that nothing can be chosen by it: "
             f"hand over hetfl_core.scorer({name}, greater_is_better=False) where less is, and greater_is_better=True "
             "where more is"
@@ -360,7 +381,7 @@ def _formed(name: str, score: Score, y: np.ndarray, p: np.ndarray, client: str) 
         what = "labels y" if p.ndim == 2 else "targets y", "class probabilities p" if p.ndim == 2 else "numbers p"
         given = f"{what[0]}, shape {y.shape}, and {what[1]}, shape {p.shape}"
         told = " ".join(str(error).split())
-        raise ValueError(
+        raise WrongValue(
             f"client {client!r}: {name}(y, p) was given {given}, and raised {type(error).__name__}: {told}"
             f"{_ours(score.function)}"
         ) from error
@@ -374,9 +395,7 @@ def _undefined(name: str, score: Score, names: Sequence[str], gaps: np.ndarray) 
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real):
-        raise TypeError(
-            f"measure {name!r} must give a number, got {checks.shown(value)} of type {type(value).__name__}"
-        )
+        raise WrongType(f"metric {name!r} must give a number, got {checks.shown(value)} of type {type(value).__name__}")
     return float(value)
 
 

@@ -21,7 +21,9 @@ from hetfl_core.engine.simulation import _postfix, _report, _row, _start
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trained import Trained
 from hetfl_core.engine.trainer import keeping
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation, in_one_order
+from hetfl_core.methods.base import Method
 
 
 @keywords.hinting()
@@ -109,13 +111,18 @@ def adapt(
 
 def _newcomers(run: Trained, clients: Client | Iterable[Client], **options: Any) -> Simulator:
     """A simulator of the new clients alone, once they are seen to fit the run."""
+    if not isinstance(run.method, Method):
+        raise WrongValue(
+            f"{run.method.name} trains no network of which new clients could learn a part: fit it to their own rows, "
+            "by hetfl_core.simulate(federation, …)"
+        )
     new = [clients] if isinstance(clients, Client) else checks.sequence("clients", clients)
     for client in new:
         checks.instance("clients", client, Client)
     if isinstance(clients, Federation):
         new = _in_known_classes(clients, run.info.get("classes"))
     if both := sorted({*run.clients} & {client.name for client in new}):
-        raise ValueError(f"clients must be new to the run, but {both[0]!r} took part in it")
+        raise WrongValue(f"clients must be new to the run, but {both[0]!r} took part in it")
     new = in_one_order(new, [spec.features for spec in run.specs])
     first = run.specs[0]
     federation = Federation(new, first.n_classes, f"{run.name}, new clients", run.info, first.task)
@@ -133,7 +140,7 @@ def _in_known_classes(new: Federation, classes: list[Any] | None) -> list[Client
     if own == classes or own is None or classes is None:
         return list(new)
     if unknown := [label for label in own if label not in classes]:
-        raise ValueError(f"clients have the labels {checks.shown(unknown)}, but the run knows {checks.shown(classes)}")
+        raise WrongValue(f"clients have the labels {checks.shown(unknown)}, but the run knows {checks.shown(classes)}")
     index = torch.tensor([classes.index(label) for label in own], dtype=torch.int64)
     return [replace(c, y_train=index[c.y_train], y_test=index[c.y_test]) for c in new]
 
@@ -145,7 +152,7 @@ def _check_stays_local(simulator: Simulator, state: State, round: int) -> None:
     for client_state, params in zip(state.client_states, simulator.working(state), strict=True):
         for name in params:
             if name not in client_state and any(stage.trains(name) for stage in stages):
-                raise ValueError(
+                raise WrongValue(
                     f"a new client learns only local parts, but {method.name} trains {name!r}, which its clients do "
                     "not keep; expected a method whose last local training leaves shared parts alone, such as Local, "
                     "FedRep, HetFedRep or FLIC"

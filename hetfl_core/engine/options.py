@@ -22,6 +22,7 @@ from hetfl_core.engine.last_step import LastStep
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.measures import Asked, check_measure
 from hetfl_core.engine.sides import check_participation
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.federation import Federation, Spec, blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Auto, Blocks
@@ -37,7 +38,7 @@ class RunOptions:
 
     Parameters
     ----------
-    rounds, participation, evaluate_every, measure, last_step, validation
+    rounds, participation, evaluate_every, metric, last_step, validation
         What is run and looked at, as for `simulate`.
     engine, device, dtype, stack_size, workers, threads
         What computes it.
@@ -60,7 +61,7 @@ class RunOptions:
     checkpoint: str | Path | None = None
     progress: bool = True
     evaluate_every: int | Sequence[int] = 1
-    measure: Sequence[Asked] = ()
+    metric: Sequence[Asked] = ()
     last_step: LastStep = "shared"
     validation: Federation | None = None
     stack_size: int | None = None
@@ -75,12 +76,12 @@ class RunOptions:
         checks.choice("engine", self.engine, get_args(Engine))
         choose_device(self.device)
         if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
-            raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {self.dtype!r}")
+            raise WrongValue(f"dtype must be a floating-point type such as torch.float64, got {self.dtype!r}")
         if self.checkpoint is not None:
             checks.path("checkpoint", self.checkpoint)
         checks.flag("progress", self.progress)
         check_schedule(self.evaluate_every, self.rounds)
-        checks.sequence("measure", self.measure)
+        checks.sequence("metric", self.metric)
         checks.choice("last_step", self.last_step, get_args(LastStep))
         if self.validation is not None:
             checks.instance("validation", self.validation, Federation)
@@ -90,7 +91,7 @@ class RunOptions:
             checks.threads("workers", self.workers)
         checks.threads("threads", self.threads)
         if self.on_round is not None and not callable(self.on_round):
-            raise TypeError(f"on_round must be callable, got {checks.shown(self.on_round)}")
+            raise WrongType(f"on_round must be callable, got {checks.shown(self.on_round)}")
         if self.secrets is not None:
             checks.mapping("secrets", self.secrets)
 
@@ -114,7 +115,7 @@ class RunOptions:
         """
         checks.instance("federation", federation, Federation)
         check_participation(self.participation, len(federation))
-        check_measure(self.measure, federation.task)
+        check_measure(self.metric, federation.task)
         if self.secrets is not None:
             check_secrets(self.secrets, [client.name for client in federation])
         if self.validation is not None:
@@ -129,7 +130,7 @@ def choose_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen, dtype=torch.float32).item()
     except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: PyTorch was built without CUDA
-        raise ValueError(
+        raise WrongValue(
             "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
             f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
         ) from error
@@ -161,7 +162,7 @@ def with_networks(method: Method, specs: Sequence[Spec]) -> Method:
     try:
         extractors = {name: phi.of(shapes[name]) for name in order}
     except ValueError as error:
-        raise ValueError(f"blocks {order}: {error}") from error
+        raise WrongValue(f"blocks {order}: {error}") from error
     return replace(method, model=replace(method.model, phi=Blocks(extractors, phi.out)))
 
 
@@ -171,7 +172,7 @@ def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | li
         return checks.integer("evaluate_every", evaluate_every, 1)
     due = sorted({checks.integer("evaluate_every", n, 1) for n in evaluate_every})
     if not due or due[0] > rounds:
-        raise ValueError(
+        raise WrongValue(
             f"evaluate_every must name a round in 1…{rounds}, or the number of rounds between evaluations, "
             f"got {checks.shown(evaluate_every)}"
         )
@@ -182,9 +183,9 @@ def check_secrets(secrets: Mapping[str, bytes], names: Sequence[str]) -> None:
     """Check the secrets of clients, which must be of this federation; what they are is never shown."""
     for name, secret in checks.mapping("secrets", secrets).items():
         if name not in names:
-            raise ValueError(checks.unknown("client in secrets", name, names))
+            raise WrongValue(checks.unknown("client in secrets", name, names))
         if not isinstance(secret, bytes) or len(secret) < SECRET_BYTES:
-            raise ValueError(f"secrets[{name!r}] must be bytes, at least {SECRET_BYTES} of them; got others")
+            raise WrongValue(f"secrets[{name!r}] must be bytes, at least {SECRET_BYTES} of them; got others")
 
 
 def check_runs(data: Sequence[Seeded], method: Method, options: RunOptions) -> None:
@@ -196,14 +197,14 @@ def check_runs(data: Sequence[Seeded], method: Method, options: RunOptions) -> N
     for name in ("task", "n_classes"):
         found = {seed: getattr(federation, name) for seed, federation, _ in data}
         if len(set(found.values())) > 1:
-            raise ValueError(f"federation must have the same {name} for every seed, got {found}")
+            raise WrongValue(f"federation must have the same {name} for every seed, got {found}")
 
 
 def _check_validation(validation: Federation, federation: Federation) -> None:
     """Refuse validation samples of other clients, or of clients with other training samples."""
     names, expected = [client.name for client in validation], [client.name for client in federation]
     if names != expected or validation.task != federation.task:
-        raise ValueError(
+        raise WrongValue(
             f"validation must have the clients of {federation.name!r}, {checks.shown(expected)}, in the same order and "
             f"for the same task, got {checks.shown(names)}"
         )
@@ -211,7 +212,7 @@ def _check_validation(validation: Federation, federation: Federation) -> None:
         samples = [[*blocks(client.x_train), client.y_train] for client in (mine, other)]
         alike = mine.features == other.features and len(samples[0]) == len(samples[1])
         if not alike or not all(map(torch.equal, *samples)):
-            raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
+            raise WrongValue(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
 
 
 def warn_of_threads(threads: int, operations: float, device: torch.device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +14,10 @@ import torch
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.last_step import after
-from hetfl_core.engine.measures import MEASURES, Function, Named, Score, check_measure, scored, told
+from hetfl_core.engine.measures import MEASURES, Function, Named, Score, check_measure, named, scored, told
 from hetfl_core.engine.prediction import prediction_noise
 from hetfl_core.engine.trained import Trained
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation, Kind, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -50,7 +52,7 @@ class Run:
           is measured on test samples of the classes that a client holds. The second is the mean share of these
           samples: what clients can at best reach if they never name another class.
         - ``diverged``, the number of clients whose training diverged, where there are any.
-        - What `simulate` was asked to ``measure``: ``auc``, its mean over clients, ``auc_sd``, their standard
+        - What `simulate` was asked for as ``metric``: ``auc``, its mean over clients, ``auc_sd``, their standard
           deviation, and ``auc_worst``, the worst client's; likewise for the others, but that a bare function, which
           does not say whether more of it is better (`hetfl_core.scorer`), has no worst client.
         - ``bytes_up``, ``bytes_down`` and ``seconds``, totals of the run.
@@ -80,6 +82,115 @@ class Run:
     params: list[Params]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     steps: list[Params] = field(default_factory=list)
+
+    # --- use ---
+
+    def predict(self, rows: Any, client: str | None = None) -> pd.Series:
+        """Classes, or numbers, that a client's model predicts for new rows.
+
+        Parameters
+        ----------
+        rows : DataFrame, or array_like, or dict of str to such
+            As `hetfl_core.engine.trained.Predictor.predict` takes them: a table with the columns that the model was
+            trained with, or, where features have no names, an array of the shape of the training inputs.
+        client : str, optional
+            Whose model; it can be left out where there is only one.
+
+        Returns
+        -------
+        Series, shape (n,)
+
+        Raises
+        ------
+        ValueError
+            For a client that has no model, and rows that it cannot take. For ``"train"`` and ``"test"``: what the
+            models say of the clients' own samples is in `outputs` and `probabilities`.
+        """
+        return self._for(rows).predict(rows, client)
+
+    def predict_proba(self, rows: Any, client: str | None = None) -> pd.DataFrame:
+        """Class probabilities for new rows, shape (n, C), a column per class; arguments and errors as of `predict`."""
+        return self._for(rows).predict_proba(rows, client)
+
+    def _for(self, rows: Any) -> Trained:
+        if isinstance(rows, str):
+            raise WrongValue(
+                f"rows must be a table or an array, got {checks.shown(rows)}: what the models say of the clients' own "
+                "samples is in run.outputs('test') and run.probabilities('test')"
+            )
+        return self.trained()
+
+    def score(self, metric: Named | Function | Score | None = None) -> float:
+        """Mean over clients of a metric of their test samples.
+
+        Parameters
+        ----------
+        metric : str or callable, optional
+            As `simulate` takes it; by default the accuracy, in [0, 1], or the mean squared error of a regression.
+
+        Returns
+        -------
+        float
+            As `final` has it; clients where it is not defined are left out.
+
+        Raises
+        ------
+        ValueError
+            For a metric that is unknown, or where no client has test samples.
+        """
+        name: Any = METRICS[self.federation.task].main if metric is None else named(metric)
+        if isinstance(name, str) and name in self.final:
+            return self.final[name]
+        table = self.scores(name)
+        return float(table[table.columns[-1]].mean())
+
+    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
+        """Figure of a metric of the clients' test samples, mean over clients, round by round.
+
+        Parameters
+        ----------
+        metric : str, optional
+            A column of `history`; by default the accuracy, or the mean squared error of a regression.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; by default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ValueError
+            For a column that the history does not have, or that was measured in no round.
+        """
+        name = METRICS[self.federation.task].main if metric is None else named(metric)
+        known = [column for column in self.history if column != "round" and self.history[column].notna().any()]
+        checks.choice("metric", name, known)
+        seen = self.history[self.history[name].notna()]
+        return seen.plot("round", name, ax=ax, marker=".", legend=False, ylabel=name, title=self.method.name)
+
+    def report(self) -> str:
+        """Figures of the run as a text: each client's test metrics, their mean and the worst, and what was sent.
+
+        Returns
+        -------
+        str
+            For `print`; `per_client` and `final` have the same as numbers.
+        """
+        sizes = ("n_train", "n_test")
+        shown = {name: str if name in sizes else _three for name in self.per_client.columns.drop("client")}
+        rows = {client: [show(row[name]) for name, show in shown.items()] for client, row in self._each().items()}
+        summary = {"mean over clients": "{}", "worst client": "{}_worst"}
+        for words, name in summary.items():
+            rows[words] = ["" if one in sizes else _three(self.final.get(name.format(one))) for one in shown]
+        text = pd.DataFrame.from_dict(rows, orient="index", columns=list(shown)).to_string()
+        up, down = (f"{self.final[name]:,.0f}".replace(",", " ") for name in ("bytes_up", "bytes_down"))
+        return f"{self!r}\n\n{text}\n\nsent up {up} bytes, down {down} bytes; {self.final['seconds']:.1f} s"
+
+    def _each(self) -> dict[str, dict[Any, Any]]:
+        return {str(row.pop("client")): row for row in self.per_client.to_dict("records")}
+
+    # --- the clients' own samples ---
 
     def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
         checks.choice("split", split, ("train", "test"))
@@ -114,7 +225,7 @@ class Run:
         """
         return self._apply("embed", split)
 
-    def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
+    def outputs(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Outputs of each client's model for its own samples.
 
         A method that predicts at random gives what `final` was measured on.
@@ -139,7 +250,7 @@ class Run:
         return {name: each.numpy() for name, each in zip(outputs, stepped, strict=True)}
 
     def probabilities(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Class probabilities of each client's samples, the softmax of `predict`, such as calibration needs.
+        """Class probabilities of each client's samples, the softmax of `outputs`, such as calibration needs.
 
         Parameters
         ----------
@@ -157,16 +268,16 @@ class Run:
             For a regression, and for another split.
         """
         if self.federation.task != "classification":
-            raise ValueError(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
-        logits = {name: torch.as_tensor(outputs) for name, outputs in self.predict(split).items()}
+            raise WrongValue(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
+        logits = {name: torch.as_tensor(outputs) for name, outputs in self.outputs(split).items()}
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
-    def scores(self, *measure: Named | Function | Score, split: Literal["train", "test"] = "test") -> pd.DataFrame:
+    def scores(self, *metric: Named | Function | Score, split: Literal["train", "test"] = "test") -> pd.DataFrame:
         """Measures of each client's samples when the run is over.
 
         Parameters
         ----------
-        *measure : str or callable
+        *metric : str or callable
             As `simulate` takes them: ``"auc"``, ``"log_loss"`` …, or a function ``f(y, p)`` of your own, bare or in
             `hetfl_core.scorer`.
         split : {"train", "test"}
@@ -184,10 +295,10 @@ class Run:
             For a measure that is unknown, or needs a run to be looked at (``"own"``), and for another split.
         """
         task = self.federation.task
-        beside, scores = check_measure(measure, task)
+        beside, scores = check_measure(metric, task)
         if beside:
-            raise ValueError(f"measure must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
-        outputs, labels = [torch.from_numpy(each) for each in self.predict(split).values()], self.labels(split)
+            raise WrongValue(f"metric must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
+        outputs, labels = [torch.from_numpy(each) for each in self.outputs(split).values()], self.labels(split)
         table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
         return table.assign(**scored(scores, told(outputs, task), [*labels.values()], [*labels], False))
 
@@ -200,16 +311,11 @@ class Run:
         Returns
         -------
         Trained
-
-        Raises
-        ------
-        ValueError
-            For a run of a baseline, which keeps no model.
         """
         return Trained.of(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the models of all clients, and the server's, to a folder, without any row of the data.
+        """Write the models of all clients, and the server's, to a folder; of networks without any row of the data.
 
         Parameters
         ----------
@@ -229,7 +335,7 @@ class Run:
         return self.trained().save(folder)
 
     def labels(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Labels of each client's samples, or the targets of a regression, in the order of `predict`.
+        """Labels of each client's samples, or the targets of a regression, in the order of `outputs`.
 
         Parameters
         ----------
@@ -247,7 +353,12 @@ class Run:
         metrics = METRICS[self.federation.task]
         result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
         result = "diverged" if self.final.get("diverged") else result
-        return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
+        rounds = f", {n} rounds" if (n := self.settings["rounds"]) else ""  # what is no method has none
+        return f"Run({self.method.name} on {self.federation.name!r}{rounds}: {result})"
+
+
+def _three(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def usual(task: Kind) -> list[str]:

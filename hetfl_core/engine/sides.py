@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Spec, blocks
 from hetfl_core.methods.base import Batch, Method
 from hetfl_core.networks import Params, Tensors
@@ -50,7 +51,7 @@ def check_participation(participation: float, n_clients: int) -> None:
     """Refuse a share that is none, or of which no client takes part."""
     checks.fraction("participation", participation)
     if math.floor(participation * n_clients + 1e-9) < 1:
-        raise ValueError(
+        raise WrongValue(
             f"participation={participation} of {n_clients} clients selects no client; "
             f"it must be at least {1 / n_clients:.4g}"
         )
@@ -146,7 +147,7 @@ class ServerSide:
             joined = self._cast(self.method.join(server, specs, stream(self.seed, SERVER, round, "join")))
         for name, p in self._cast(server).items():
             if name not in joined or not _equal(joined[name], p):
-                raise ValueError(
+                raise WrongValue(
                     f"{self.method.name}.join may add tensors of new clients, but it changed {name!r}, which the run "
                     "left"
                 )
@@ -154,7 +155,7 @@ class ServerSide:
             try:
                 self.method.of(spec).download(joined, spec)
             except KeyError as error:
-                raise ValueError(
+                raise WrongValue(
                     f"{self.method.name} sends a client something that the server holds of it alone, but of the new "
                     f"client {spec.name!r} it has no {error}: the method needs a `join` that adds it"
                 ) from error
@@ -179,7 +180,7 @@ class ServerSide:
             new = self._cast(self.method.aggregate(server, *self._sorted(uploads), rng))
         if unknown := sorted((new.keys() - server.keys()) & {name for sent in uploads.values() for name in sent}):
             held = ", ".join(server) or "nothing"
-            raise ValueError(f"{self.method.name}: clients sent {unknown[0]!r}, but what the server holds is {held}")
+            raise WrongValue(f"{self.method.name}: clients sent {unknown[0]!r}, but what the server holds is {held}")
         return new
 
 
@@ -216,7 +217,7 @@ def check_precomputed(method: Method, spec: Spec, precomputed: Params, received:
     """Refuse a method that calls two things by one name."""
     taken = {*method.of(spec).init_client(spec, torch.Generator()), *received} if precomputed else set()
     if both := sorted(taken & precomputed.keys()):
-        raise ValueError(
+        raise WrongValue(
             f"{method.name}.precompute calls something {both[0]!r}, as init_client or download does; rename it"
         )
 

@@ -238,12 +238,12 @@ class Simulator(Trainer):
     def also(
         self, names: Sequence[Measure], before: State, after: State, outcomes: Outcomes, predicted: Samples
     ) -> dict[str, float | None]:
-        """Columns that `measure` asks for: of the states around a round, its participants, and predictions of all.
+        """Columns that `metric` asks for: of the states around a round, its participants, and predictions of all.
 
         Parameters
         ----------
         names : sequence of {"own", "server", "held", "own_held"}
-            As for ``measure`` of `simulate`.
+            As for ``metric`` of `simulate`.
         before, after : State
             Around the round.
         outcomes : dict of int to Outcome

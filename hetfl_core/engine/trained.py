@@ -1,7 +1,8 @@
 """Models that are used: they predict for new rows, are written to a folder, and come back from it.
 
-A folder holds ``tensors.safetensors`` and ``model.json``: parameters, names of features and classes, settings and
-versions, and of the data what the server is told of clients (`Spec`), no row of them.
+A folder holds ``model.json``: names of features and classes, settings and versions, and of the data what the server is
+told of clients (`Spec`), no row of them. What was learnt stands beside it: parameters of networks in
+``tensors.safetensors``, and fitted estimators in ``estimators.skops``, which no pickle reads.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from hetfl_core import checks
-from hetfl_core.clients import by_block, numbers_by_name, shape_text
+from hetfl_core import checks, scikit
+from hetfl_core.clients import by_block, warn
 from hetfl_core.engine.checkpoint import method_settings
-from hetfl_core.engine.last_step import after
+from hetfl_core.engine.predictor import Answering, Answers, Predictor, TrainedEstimator, TrainedNetwork
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
@@ -34,8 +36,10 @@ from hetfl_core.preparation import restored
 from hetfl_core.rng import SERVER
 from hetfl_core.settings import Checked, changed, plain
 
-FORMAT = 1
-ABOUT, TENSORS = "model.json", "tensors.safetensors"
+FORMATS = (1, 2)
+"""Of folders of networks, and of estimators."""
+
+ABOUT, TENSORS, ESTIMATORS = "model.json", "tensors.safetensors", "estimators.skops"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +82,8 @@ class Trained:
     @classmethod
     def of(cls, run: Any) -> Trained:
         """The models of a run; see `Run.trained`."""
-        if not isinstance(run.method, Method) or not any(run.params):
-            raise ValueError(f"{run.method.name} keeps no model that could be used: its classifiers are not kept")
+        if not any(run.params):
+            raise WrongValue(f"{run.method.name} keeps no model that could be used")
         fed, specs = run.federation, run.federation.specs()
         params = []
         for spec, mine in zip(specs, run.params, strict=True):
@@ -112,7 +116,7 @@ class Trained:
             Where the method leaves none at the server, and where each client's table was prepared by its own rows.
         """
         if any(prepare is not None for prepare in self.prepares):
-            raise ValueError(
+            raise WrongValue(
                 "the server cannot prepare rows: each client's table was scaled and filled by its own rows; predict "
                 f"for one of {self.clients}"
             )
@@ -132,12 +136,10 @@ class Trained:
             class_counts=(0,) * first.n_classes,
         )
 
-        def outputs(x: Any) -> Any:
-            return self.method.of(whole).predict_server(self.server_tensors, x)
-
-        found = Predictor("the server", whole, outputs, self.classes, self.dtype)
+        model = TrainedNetwork(whole, self.method.of(whole), self.server_tensors, {}, of_server=True)
+        found = Predictor("the server", whole, model, self.classes, self.dtype)
         if found.outputs(self._ones(whole)) is None:
-            raise ValueError(f"{self.method.name} leaves no model at the server; predict for one of {self.clients}")
+            raise WrongValue(f"{self.method.name} leaves no model at the server; predict for one of {self.clients}")
         return found
 
     def client(self, name: str | None = None) -> Predictor:
@@ -160,24 +162,24 @@ class Trained:
         if name is None and len(self.specs) == 1:
             name = self.clients[0]
         if not isinstance(name, str) or name not in self.clients:
-            raise ValueError(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
+            raise WrongValue(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
         index = self.clients.index(name)
-        spec, params = self.specs[index], self.params[index]
-        method, received = self.method.of(spec), self.method.download(self.server_tensors, spec)
-
-        def outputs(x: Any) -> Tensor:
-            return after([method.predict(params, received, x)], self.steps[index : index + 1])[0]
-
         prepare = self.prepares[index] if self.prepares else None
-        return Predictor(f"client {name!r}", spec, outputs, self.classes, self.dtype, prepare)
+        return Predictor(f"client {name!r}", self.specs[index], self._model(index), self.classes, self.dtype, prepare)
+
+    def _model(self, index: int) -> Answering:
+        """What answers for the client of this number."""
+        spec = self.specs[index]
+        received, step = self.method.download(self.server_tensors, spec), self.steps[index : index + 1]
+        return TrainedNetwork(spec, self.method.of(spec), self.params[index], received, step)
 
     def predict(self, rows: Any, client: str | None = None) -> pd.Series:
         """Classes, or numbers, that a client's model predicts; see `Predictor.predict`."""
         return self.client(client).predict(rows)
 
     def predict_proba(self, rows: Any, client: str | None = None) -> pd.DataFrame:
-        """Class probabilities of a client's model; see `Predictor.predict_proba`."""
-        return self.client(client).predict_proba(rows)
+        """Class probabilities of a client's model as a table; see `Predictor.probabilities`."""
+        return self.client(client).probabilities(rows)
 
     def __repr__(self) -> str:
         return f"Trained({self.method.name} on {self.name!r}: {checks.shown(self.clients)})"
@@ -187,8 +189,9 @@ class Trained:
     def save(self, folder: str | Path) -> Path:
         """Write the models to a folder; `hetfl_core.load_trained` reads them.
 
-        No row of anybody's data is written, but what was fitted to clients' tables is: medians, means, spreads, and the
-        levels of words. Of a client with few rows they say much.
+        No row of anybody's data is written with a network, but what was fitted to clients' tables is: medians, means,
+        spreads, and the levels of words. Of a client with few rows they say much. Estimators are written as they are,
+        and some consist of training rows.
 
         Parameters
         ----------
@@ -205,10 +208,36 @@ class Trained:
         OSError
             If the disk refuses, naming the file.
         TypeError
-            For what JSON cannot hold: classes that are neither numbers nor texts, and a preparation that only pickle
-            could write.
+            For what JSON cannot hold: classes that are neither numbers nor texts. For an estimator, or a transformer
+            of one's own (``prepare``), that only pickle could write, such as one that holds a lambda.
+
+        Warns
+        -----
+        FederationWarning
+            For estimators that consist of training rows, as support vector machines and nearest neighbours do.
         """
         root = checks.path("folder", folder)
+        own, name, learnt = self._packed()
+        about = {
+            "versions": versions("hetfl-core", "torch", "numpy", "scikit-learn", "skops"),
+            "settings": {key: value for key, value in plain(self.settings, "settings").items() if key != "method"},
+            "name": self.name,
+            "classes": plain(self.classes, "classes"),
+            "clients": [plain(vars(spec), "clients") for spec in self.specs],
+            "dtype": str(self.dtype),
+            "prepare": [None if prepare is None else prepare.state() for prepare in self.prepares],
+            "probe": self._probe(),
+            **own,
+            Path(name).stem: hashlib.sha256(learnt).hexdigest(),
+        }
+        write_atomically(root / name, learnt)
+        write_atomically(root / ABOUT, json.dumps(about | {"seal": _seal(about)}, indent=1).encode())
+        for other in {TENSORS, ESTIMATORS} - {name}:
+            (root / other).unlink(missing_ok=True)
+        return root
+
+    def _packed(self) -> tuple[dict[str, Any], str, bytes]:
+        """What is said of what was learnt, the name of its file, and what stands there."""
         tensors = {f"server/{name}": p for name, p in self.server_tensors.items()}
         names, steps = [], self.steps or [{} for _ in self.specs]
         for index, (spec, params, step) in enumerate(zip(self.specs, self.params, steps, strict=True)):
@@ -217,27 +246,10 @@ class Trained:
             tensors |= {f"client/{index}/{name}": p for name, p in own.items()}
             tensors |= {f"step/{index}/{name}": p for name, p in step.items()}
             names.append(list(params))
-        packed = save_tensors({name: p.clone().contiguous() for name, p in tensors.items()})
-        told = method_settings(self.method, self.specs)
-        about = {
-            "format": FORMAT,
-            "versions": versions("hetfl-core", "torch", "numpy", "scikit-learn"),
-            "method": told,
-            "made_of_settings": _same(told, self.method),
-            "settings": {name: value for name, value in plain(self.settings, "settings").items() if name != "method"},
-            "name": self.name,
-            "classes": plain(self.classes, "classes"),
-            "clients": [plain(vars(spec), "clients") for spec in self.specs],
-            "params": names,
-            "server": list(self.server_tensors),
-            "dtype": str(self.dtype),
-            "prepare": [None if each is None else each.state() for each in self.prepares],
-            "probe": self._probe(),
-            "tensors": hashlib.sha256(packed).hexdigest(),
-        }
-        write_atomically(root / TENSORS, packed)
-        write_atomically(root / ABOUT, json.dumps(about | {"seal": _seal(about)}, indent=1).encode())
-        return root
+        method = method_settings(self.method, self.specs)
+        words = {"format": 1, "method": method, "made_of_settings": _same(method, self.method)}
+        words |= {"params": names, "server": list(self.server_tensors)}
+        return words, TENSORS, save_tensors({name: p.clone().contiguous() for name, p in tensors.items()})
 
     def _probe(self) -> list[list[float]]:
         """What each model says of a sample of ones, by which a version that computes something else is known."""
@@ -247,137 +259,56 @@ class Trained:
         return map_blocks(lambda shape: torch.ones(1, *shape, dtype=self.dtype), spec.shapes)
 
 
-@dataclass(frozen=True, eq=False)
-class Predictor:
-    """One model, of a client or of the server, with the names of what it takes and says.
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedEstimators(Trained):
+    """The fitted estimators of a run of a baseline, without its data; see `Trained`.
 
     Parameters
     ----------
-    who : str
-        What errors call it.
-    spec : Spec
-    function : callable
-        From inputs to outputs.
-    classes : list
-    dtype : torch.dtype
-    prepare : object, optional
-        Makes inputs of rows of a table, by its ``transform``.
+    answers : list of Answers
+        Of each client; one object may answer for several.
     """
 
-    who: str
-    spec: Spec
-    function: Any
-    classes: list[Any]
-    dtype: torch.dtype
-    prepare: Any = None
+    answers: list[Answers] = field(default_factory=list)
 
-    def outputs(self, x: Any) -> Tensor:
-        """Logits, shape (n, C), or numbers, shape (n, 1), for inputs as tensors."""
-        with torch.no_grad():
-            return self.function(x)
+    @classmethod
+    def of_fitted(cls, run: Any, answers: list[Answers]) -> TrainedEstimators:
+        """What a run of a baseline has fitted, of each client in the order of its federation."""
+        fed = run.federation
+        prepares, dtype = [client.prepare for client in fed], blocks(fed[0].x_train)[0].dtype
+        known = run.method, run.settings, fed.name, fed.info, fed.specs()
+        return cls(*known, params=[], server_tensors={}, dtype=dtype, prepares=prepares, answers=answers)
 
-    def predict(self, rows: Any) -> pd.Series:
-        """What the model predicts for new rows.
-
-        Parameters
-        ----------
-        rows : DataFrame, or array_like, or dict of str to such
-            A table with the columns that the model was trained with, in any order; others do not matter. Where features
-            have no names, arrays of the shape of the training inputs; with named blocks a dict, or one table with the
-            columns of all blocks. No array stands for a table, for it does not say which of its columns is which, and
-            a federation may have brought them into another order than a client has them in.
-
-        Returns
-        -------
-        Series, shape (n,)
-            What the class is called, or the number of a regression; with the index of the table. Of a method that
-            predicts at random, by its mean features.
+    @property
+    def server(self) -> Predictor:
+        """There is none: each client has its estimator, or a copy of the one that was fitted in one place.
 
         Raises
         ------
         ValueError
-            Naming whose model it is, and the column: for one that is missing, holds no numbers or has gaps, where no
-            preparation takes care of these; for arrays of another shape, or where features have names; for a model that
-            diverged.
         """
-        outputs, index = self._said(rows)
-        if self.spec.task == "regression":
-            return pd.Series(outputs[:, 0].double().numpy(), index, name="predicted")
-        found = outputs.argmax(1).tolist()
-        return pd.Series([self.classes[c] for c in found], index, name="predicted")
+        raise WrongValue(f"{self.method.name} leaves no model at a server; predict for one of {self.clients}")
 
-    def predict_proba(self, rows: Any) -> pd.DataFrame:
-        """Class probabilities for new rows; the argument and what is raised as for `predict`.
+    def _model(self, index: int) -> Answering:
+        return TrainedEstimator(self.specs[index], self.answers[index], self.method.name)
 
-        Returns
-        -------
-        DataFrame, shape (n, C)
-            A column per class, by what it is called.
-
-        Raises
-        ------
-        ValueError
-            For a regression.
-        """
-        if self.spec.task == "regression":
-            raise ValueError(f"{self.who}: a regression has no class probabilities; use predict")
-        outputs, index = self._said(rows)
-        return pd.DataFrame(outputs.double().softmax(1).numpy(), index, self.classes)
-
-    def _said(self, rows: Any) -> tuple[Tensor, Any]:
-        """Outputs for some rows, and their index."""
-        if self.prepare is not None:
-            checks.instance("rows", rows, pd.DataFrame)
-            known = [name for own in by_block(self.spec.features).values() for name in own or ()]
-            rows = self.prepare.transform(rows, known or None)
-            rows = rows.reindex(columns=known, fill_value=0.0) if known else rows  # 0 as in a federation that is filled
-        names, shapes, x = by_block(self.spec.features), by_block(self.spec.shapes), {}
-        alone = not isinstance(self.spec.shapes, Mapping)
-        for block, shape in shapes.items():
-            given = rows if alone or isinstance(rows, pd.DataFrame) else self._block(rows, block)
-            if given is None or (not alone and given is rows and 0 in shape):
-                continue  # a block that the client lacks
-            x[block] = self._input(given, names[block], shape, f" in block {block!r}" if block else "")
-        n = {len(each) for each in x.values()}
-        if len(n) != 1 or 0 in n:
-            raise ValueError(f"{self.who}: rows must be at least one, as many in each block, got {sorted(n)}")
-        (n_rows,) = n
-        x = {b: x[b] if b in x else torch.zeros(n_rows, *shape, dtype=self.dtype) for b, shape in shapes.items()}
-        outputs = self.outputs(x[""] if alone else x).cpu()
-        if bad := int((~outputs.isfinite()).any(1).sum()):
-            raise ValueError(f"{self.who}: the model says NaN or infinity of {bad} rows; did its training diverge?")
-        return outputs, rows.index if isinstance(rows, pd.DataFrame) else None
-
-    def _block(self, rows: Any, block: str) -> Any:
-        """The rows of one block; None where the client lacks it and so do the rows."""
-        given = checks.mapping("rows", rows)
-        if block not in given and 0 not in by_block(self.spec.shapes)[block]:
-            raise ValueError(f"{self.who}: rows must have the blocks {list(self.spec.shapes)}, got {list(given)}")
-        return given.get(block)
-
-    def _input(self, rows: Any, names: Sequence[str] | None, shape: tuple[int, ...], where: str) -> Tensor:
-        """Rows as a tensor, their columns in the order of the features."""
-        if names is not None:
-            if not isinstance(rows, pd.DataFrame):
-                raise ValueError(
-                    f"{self.who}: rows{where} must be a table (pandas.DataFrame) with the columns "
-                    f"{checks.shown([*names])}, in any order, got {checks.shown(rows)} of type {type(rows).__name__}, "
-                    "which does not say which of its columns is which: pd.DataFrame(rows, columns=[…]) names them"
-                )
-            rows = numbers_by_name(rows, names, self.who + where)
-        array = checks.array("rows", rows.cpu() if isinstance(rows, Tensor) else rows)
-        if array.dtype.kind not in "biuf" or array.shape[1:] != tuple(shape) or not np.isfinite(array).all():
-            raise ValueError(
-                f"{self.who}: rows{where} must be finite numbers of shape (n, {shape_text(shape)}), got shape "
-                f"{array.shape} and dtype {array.dtype}"
+    def _packed(self) -> tuple[dict[str, Any], str, bytes]:
+        if holders := [n for n, a in zip(self.clients, self.answers, strict=True) if scikit.holds_rows(a.model)]:
+            warn(
+                f"{self.method.name} consists of training rows, of {checks.shown(holders)}, and the folder has them: "
+                "whoever gets it can read them"
             )
-        return torch.from_numpy(array.astype(np.float64)).to(self.dtype)
+        unlike = list({id(answers): answers for answers in self.answers}.values())
+        places = {id(answers): place for place, answers in enumerate(unlike)}
+        learnt = scikit.packed({"baseline": self.method, "answers": unlike}, f"what {self.method.name} has fitted")
+        method = plain(self.method, "method", other=lambda thing: type(thing).__name__)
+        return {"format": 2, "method": method, "of": [places[id(a)] for a in self.answers]}, ESTIMATORS, learnt
 
 
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained:
+def load_trained(folder: str | Path, *, method: Method | None = None, trusted: Sequence[str] = ()) -> Trained:
     """Models that `Run.save` or `Trained.save` wrote.
 
     Parameters
@@ -385,6 +316,10 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
     folder : path
     method : Method, optional
         The method, where it or its network is not of this library: a file does not say what code to run.
+    trusted : sequence of str
+        Full names of classes and functions, neither of this library nor of scikit-learn, that a fitted estimator or a
+        transformer (``prepare``) consists of. Reading runs their code. What a file asks for is told where it is not
+        given here.
 
     Returns
     -------
@@ -395,51 +330,78 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
     FileNotFoundError
         Naming a file that is not there.
     ValueError
-        Naming the file: that was changed or damaged, that another version wrote in another format, or whose models
-        this version, or `method`, does not make or does not compute.
+        Naming the file: that was changed or damaged, that another version wrote in another format, whose models this
+        version, or `method`, does not make or does not compute, or that asks for code which is not trusted.
     """
     root = checks.path("folder", folder)
+    trusted = checks.names("trusted", trusted)
     if method is not None:
         checks.instance("method", method, Method, such_as="FLIC()")
-    about, packed = _read(root / ABOUT), _bytes(root / TENSORS)
-    if hashlib.sha256(packed).hexdigest() != about["tensors"]:
-        raise ValueError(f"{root / TENSORS} is not the file that {ABOUT} was written with: it was changed or damaged")
-    try:
-        tensors = {name: p.clone() for name, p in load_tensors(packed).items()}
-    except SafetensorError as error:
-        raise ValueError(f"{root / TENSORS} is damaged: {error}") from error
+    about = _read(root / ABOUT)
+    path = root / (TENSORS if about["format"] == 1 else ESTIMATORS)
+    learnt = _bytes(path)
+    if hashlib.sha256(learnt).hexdigest() != about.get(path.stem):
+        raise WrongValue(f"{path} is not the file that {ABOUT} was written with: it was changed or damaged")
     by = f"{root / ABOUT}, written by hetfl-core {about['versions']['hetfl-core']},"
     try:
-        found = _assembled(about, tensors, method, by)
-        _check(found, about["probe"], by)
+        specs = [_spec(told) for told in about["clients"]]
+        common = {
+            "name": about["name"],
+            "info": {"classes": about["classes"]} if specs[0].task == "classification" else {},
+            "specs": specs,
+            "dtype": getattr(torch, about["dtype"].removeprefix("torch.")),
+            "prepares": [None if state is None else restored(state, by, trusted) for state in about["prepare"]],
+            "settings": about["settings"] | {"method": about["method"]},
+        }
+        if path.name == TENSORS:
+            trained = _networks(about, learnt, common, method, path, by)
+        elif method is None:
+            trained = _estimators(about, learnt, common, trusted, path, by)
+        else:
+            raise WrongValue(f"{by} holds fitted estimators, for which no method is needed: leave method out")
+        _check(trained, about["probe"], by)
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        if by in str(error):
+        if by in str(error) or str(path) in str(error):
             raise
-        raise ValueError(f"{by} holds what this version cannot read ({type(error).__name__}: {error})") from error
-    return found
+        raise WrongValue(f"{by} holds what this version cannot read ({type(error).__name__}: {error})") from error
+    return trained
 
 
-def _assembled(about: Mapping[str, Any], tensors: Mapping[str, Tensor], method: Method | None, by: str) -> Trained:
-    """The models of a file's words and tensors."""
-    specs = [_spec(told) for told in about["clients"]]
+def _networks(
+    about: Mapping[str, Any], learnt: bytes, common: Mapping[str, Any], method: Method | None, path: Path, by: str
+) -> Trained:
+    """The networks of a file's words and tensors."""
+    try:
+        tensors = {name: p.clone() for name, p in load_tensors(learnt).items()}
+    except SafetensorError as error:
+        raise WrongValue(f"{path} is damaged: {error}") from error
     server = {name: tensors[f"server/{name}"] for name in about["server"]}
-    made = _method(about, specs, method, by)
+    made = _method(about, common["specs"], method, by)
     params, steps = [], []
-    for index, (spec, names) in enumerate(zip(specs, about["params"], strict=True)):
+    for index, (spec, names) in enumerate(zip(common["specs"], about["params"], strict=True)):
         own = {**made.download(server, spec), **dict(_under(tensors, f"client/{index}/"))}
         params.append({name: own[name] for name in names})
         steps.append(dict(_under(tensors, f"step/{index}/")))
-    prepares = [None if state is None else restored(state) for state in about["prepare"]]
-    settings, info = about["settings"] | {"method": about["method"]}, {"classes": about["classes"]}
-    dtype = getattr(torch, about["dtype"].removeprefix("torch."))
-    steps = steps if any(steps) else []
-    info = info if specs[0].task == "classification" else {}
-    return Trained(made, settings, about["name"], info, specs, params, server, dtype, steps, prepares)
+    own_steps = steps if any(steps) else []
+    return Trained(method=made, params=params, server_tensors=server, steps=own_steps, **common)
+
+
+def _estimators(
+    about: Mapping[str, Any], learnt: bytes, common: Mapping[str, Any], trusted: Sequence[str], path: Path, by: str
+) -> Trained:
+    """The estimators of a file."""
+    held = scikit.unpacked(learnt, str(path), trusted)
+    answers = [held["answers"][place] for place in about["of"]]
+    if len(answers) != len(common["specs"]):
+        raise WrongValue(f"{by} has estimators for {len(answers)} of its {len(common['specs'])} clients")
+    return TrainedEstimators(method=held["baseline"], params=[], server_tensors={}, answers=answers, **common)
 
 
 def _bytes(path: Path) -> bytes:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}; a folder that Run.save wrote holds {ABOUT} and {TENSORS}")
+        raise FileNotFoundError(
+            f"there is no {path}; a folder that Run.save wrote holds {ABOUT}, and {TENSORS} or {ESTIMATORS}"
+        )
     return path.read_bytes()
 
 
@@ -449,12 +411,12 @@ def _read(path: Path) -> dict[str, Any]:
         about = json.loads(_bytes(path))
         number, seal = about["format"], about.pop("seal")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged, or was not written by Run.save: {error}") from error
-    if number != FORMAT or isinstance(number, bool):
+        raise WrongValue(f"{path} is damaged, or was not written by Run.save: {error}") from error
+    if number not in FORMATS or isinstance(number, bool):
         by = about.get("versions", {}).get("hetfl-core", "an unknown version")
-        raise ValueError(f"{path} has format {number!r}, of hetfl-core {by}; this version reads format {FORMAT}")
+        raise WrongValue(f"{path} has format {number!r}, of hetfl-core {by}; this version reads formats {FORMATS}")
     if _seal(about) != seal:
-        raise ValueError(f"{path} was changed since it was written")
+        raise WrongValue(f"{path} was changed since it was written")
     return about
 
 
@@ -523,31 +485,32 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
     told = about["method"]
     if given is None:
         if not about["made_of_settings"]:
-            raise ValueError(
+            raise WrongValue(
                 f"{by} has a method or network that is not of this library: load_trained(folder, method=…) takes it"
             )
         try:
             return built(told)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{by} has a method {told['class']!r} that this version does not make: {error}") from error
+            raise WrongValue(f"{by} has a method {told['class']!r} that this version does not make: {error}") from error
     if differing := changed(told, json.loads(json.dumps(method_settings(given, specs)))):
-        raise ValueError(f"{by} has another method (there → given):\n  " + "\n  ".join(differing))
+        raise WrongValue(f"{by} has another method (there → given):\n  " + "\n  ".join(differing))
     return given
 
 
 def _check(found: Trained, probe: Sequence[Sequence[float]], by: str) -> None:
     """Refuse models whose tensors have other shapes than this version makes, or that say something else."""
     if found.specs[0].task == "classification" and len(found.classes) != found.specs[0].n_classes:
-        raise ValueError(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
-    for spec, params in zip(found.specs, found.params, strict=True):
+        raise WrongValue(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
+    for spec in found.specs:
         for block, names in by_block(spec.features).items():
             if names is not None and (shape := by_block(spec.shapes)[block])[:1] != (len(names),):
-                raise ValueError(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
+                raise WrongValue(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
+    for spec, params in zip(found.specs, found.params, strict=bool(found.params)):
         model = found.method.of(spec).model
         for name, p in model.init(spec, torch.Generator(), model.parts).items():
             if name in params and params[name].shape != p.shape:
                 shapes = f"{tuple(params[name].shape)}, where this version makes {tuple(p.shape)}"
-                raise ValueError(f"{by} has {name!r} of client {spec.name!r} with shape {shapes}")
+                raise WrongValue(f"{by} has {name!r} of client {spec.name!r} with shape {shapes}")
     for name, said, wanted in zip(found.clients, found._probe(), probe, strict=True):
         if not np.allclose(said, wanted, rtol=1e-3, atol=1e-3, equal_nan=True):
-            raise ValueError(f"{by} has a model of client {name!r} that says something else in this version")
+            raise WrongValue(f"{by} has a model of client {name!r} that says something else in this version")

@@ -22,6 +22,7 @@ from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.steps import Records
 from hetfl_core.engine.training import LocalJob, Outcome, Outcomes
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role, Stage
 from hetfl_core.networks import Params
@@ -92,10 +93,10 @@ class Trainer(Hinting):
                 try_out(phi, spec.shapes)
             except (ValueError, RuntimeError, TypeError) as error:
                 what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
-                raise ValueError(f"client {spec.name!r}: {what}: {error}") from error
+                raise WrongValue(f"client {spec.name!r}: {what}: {error}") from error
         if len(widths) > 1:
             found = " but ".join(f"k={k} on {name!r}" for k, name in widths.items())
-            raise ValueError(f"networks must have one latent dimension in common, got {found}")
+            raise WrongValue(f"networks must have one latent dimension in common, got {found}")
         self.method.check(self.specs)
         wider, known = [stacks.widened(self.method, spec) for spec in self.specs], dict[Hashable, Any]()
         servers = [sides.first_of_server(self.method, specs, self.seed) for specs in (self.specs, wider)]

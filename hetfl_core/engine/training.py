@@ -17,6 +17,7 @@ from torch import Tensor
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.engine.steps import Program, Records, Step
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.methods.descent import Descent, filled
@@ -51,13 +52,30 @@ def n_steps(stage: Stage, n: int) -> int:
     if stage.steps is not None:
         return stage.steps
     assert stage.epochs is not None
-    return stage.epochs * -(-n // stage.batch_size)
+    return stage.epochs * batches_of_epoch(stage, n)
+
+
+def batches_of_epoch(stage: Stage, n: int) -> int:
+    """Batches that n samples give: the last one may be short, or is left out (`Stage.drop_last`), unless it is all.
+
+    Parameters
+    ----------
+    stage : Stage
+    n : int
+        Training samples, at least 1.
+
+    Returns
+    -------
+    int
+    """
+    return max(1, n // stage.batch_size) if stage.drop_last else -(-n // stage.batch_size)
 
 
 def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
     """The batches of one client: for each step the rows of its training samples, −1 where a batch is short.
 
-    Each epoch is a fresh random order of the samples, cut into batches.
+    Each epoch is a fresh random order of the samples, cut into batches; what is left over at its end is a short batch,
+    or no batch (`Stage.drop_last`).
 
     Parameters
     ----------
@@ -72,11 +90,12 @@ def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
     Tensor of int32, shape (steps, min(batch_size, n))
     """
     size, steps = min(stage.batch_size, n), n_steps(stage, n)
-    per_epoch = -(-n // size)
+    per_epoch = batches_of_epoch(stage, n)
     epochs = -(-steps // per_epoch)
     order = torch.rand(epochs, n, generator=rng, dtype=torch.float32).argsort(1).to(torch.int32)
     rows = order.new_full((epochs, per_epoch * size), -1)
-    rows[:, :n] = order
+    kept = min(n, per_epoch * size)
+    rows[:, :kept] = order[:, :kept]
     return rows.reshape(-1, size)[:steps]
 
 
@@ -147,8 +166,17 @@ def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
     """Refuse a stage that names what is not there, but for parts that not every model has: most likely misspelt."""
     if missing(stage.train, params) or (stage.train and not any(stage.trains(name) for name in params)):
         parts = sorted({name.split(".")[0] for name in params})
-        raise ValueError(
+        raise WrongValue(
             f"{method.name}: a stage trains {stage.train}, but the working copy has only the parts {parts}"
+        )
+
+
+def check_memory(method: Method, stage: Stage, remember: Tensors) -> None:
+    """Refuse to leave samples out where the loss remembers something of each: some would never have been seen."""
+    if remember and stage.drop_last:
+        raise WrongValue(
+            f"{method.name} remembers {sorted(remember)} of every sample, and drop_last would leave some out: take "
+            "drop_last=False"
         )
 
 
@@ -260,7 +288,7 @@ def _outcome(job: LocalJob, i: int, params: Params, memory: Tensors, terms: dict
             try:
                 upload = job.method.protect(upload, job.received[i], job.protection(i, upload))
             except ValueError as error:
-                raise ValueError(f"client {job.specs[i].name!r}: {error}") from error
+                raise WrongValue(f"client {job.specs[i].name!r}: {error}") from error
         return Outcome(upload, job.method.keep(params, job.client_states[i]), job.received[i], terms, params)
 
 
@@ -281,6 +309,7 @@ def _loop_stage(job: LocalJob, i: int, number: int, stage: Stage, params: Params
         true, batch = rows >= 0, _pick_rows(data, rows)
         here |= {name: batch.weight for name, draw in draws.items() if draw.kind == "rows"}
         result = loss(params, job.received[i], batch, here)
+        check_memory(job.method, stage, result.remember)
         with torch.no_grad():
             followed = job.method.follow(params, job.received[i], batch, here) if follows else {}
         for name, values in result.remember.items():  # before the step, which moves what is a view of a parameter
@@ -310,7 +339,7 @@ def _same_names(hook: str, clients: Sequence[Params]) -> list[str]:
     for client in clients:
         if client.keys() != clients[0].keys():
             odd = sorted(client.keys() ^ clients[0].keys())
-            raise ValueError(f"{hook} gives clients of one stack different names: {odd[:5]} only on some of them")
+            raise WrongValue(f"{hook} gives clients of one stack different names: {odd[:5]} only on some of them")
     return list(clients[0])
 
 
@@ -444,6 +473,7 @@ class StackedStage:
             self.program.learn(inputs, values)
         grads, rest = values[: len(self.trained)], iter(values[len(self.trained) :])
         terms, remember, followed = (dict(zip(names, rest)) for names in self.program.found)
+        check_memory(self.job.method, self.stage, remember)
         for name, seen in remember.items():  # before the step, as in the loop
             kept = memory.setdefault(name, seen.new_zeros((len(self.job.data.y), *seen.shape[2:])))
             kept[at.long()] = seen.flatten(0, 1)

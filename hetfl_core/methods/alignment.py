@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.distances import LARGEST_PLAN
+from hetfl_core.errors import WrongValue
 from hetfl_core.methods import anchor_terms
 from hetfl_core.methods.base import row_mean
 from hetfl_core.networks import Draw, Tensors
@@ -214,7 +215,7 @@ class MMD(Alignment):
 
     def __post_init__(self) -> None:
         if self.gammas and self.bandwidth is not None:
-            raise ValueError(f"bandwidth and gammas exclude each other, got {self.bandwidth} and {self.gammas}")
+            raise WrongValue(f"bandwidth and gammas exclude each other, got {self.bandwidth} and {self.gammas}")
 
     @classmethod
     def published(cls) -> MMD:

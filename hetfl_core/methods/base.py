@@ -17,12 +17,13 @@ import torch
 from torch import Generator, Tensor
 
 from hetfl_core.clients import check_features, other_columns
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
 from hetfl_core.networks.layers import RUNNING, has_prefix, missing, one_of_each
 from hetfl_core.rng import Stream
-from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line, made_once
+from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line, later, made_once
 
 Role = Literal["start", "round", "rest", "final"]
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
@@ -94,6 +95,10 @@ class Stage(Checked):
         Length: passes over the client's samples, or optimisation steps. Exactly one of them.
     batch_size : int
         Samples a step; the last batch of an epoch may be smaller.
+    drop_last : bool
+        Whether such a last batch is left out, as in `torch.utils.data.DataLoader`: every step then has `batch_size`
+        samples, and each epoch leaves out others. A client that has fewer samples than one batch keeps the one that it
+        has. (PyTorch would train nothing.)
     optimizer : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
         A fresh one starts each stage.
     lr : float
@@ -117,13 +122,14 @@ class Stage(Checked):
     momentum: Momentum = 0.0
     clip: Positive | None = None
     spare: tuple[str, ...] = ()
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError(f"a stage lasts epochs or steps: expected one of them, got {self.epochs} and {self.steps}")
+            raise WrongValue(f"a stage lasts epochs or steps: expected one of them, got {self.epochs} and {self.steps}")
         if self.momentum and self.optimizer not in WITH_MOMENTUM:
             users = " and ".join(WITH_MOMENTUM)
-            raise ValueError(f"momentum is for {users}, got {self.momentum} with {self.optimizer}")
+            raise WrongValue(f"momentum is for {users}, got {self.momentum} with {self.optimizer}")
 
     def trains(self, name: str) -> bool:
         """Whether the parameter of this name is trained; running statistics never are."""
@@ -173,7 +179,7 @@ def weighted_mean(uploads: Sequence[Tensors], weights: Sequence[float]) -> Param
         sent = [(upload[name], w) for upload, w in zip(uploads, weights, strict=True) if name in upload]
         shapes = {tuple(tensor.shape) for tensor, _ in sent}
         if len(shapes) > 1:
-            raise ValueError(f"cannot average {name!r}: clients sent tensors of shapes {sorted(shapes)}")
+            raise WrongValue(f"cannot average {name!r}: clients sent tensors of shapes {sorted(shapes)}")
         tensors = torch.stack([tensor for tensor, _ in sent])
         w = torch.tensor([weight for _, weight in sent], dtype=torch.float64)
         w = (w / w.sum()).to(device=tensors.device, dtype=tensors.dtype)
@@ -232,6 +238,9 @@ class Method(Checked):
         Local epochs M of a round.
     batch_size : int
         Samples a step.
+    drop_last : bool
+        Whether the last batch of an epoch is left out where it is smaller (see `Stage`): a rest of a few samples, too,
+        is a step at the full learning rate. Other libraries leave it out. To be named; no positional argument.
     lr : float
         Learning rate η of the first round.
     weighting : {"samples", "uniform"}
@@ -277,6 +286,7 @@ class Method(Checked):
     local_steps: Count | None = None
     finetune_epochs: Count | None = None
     init: Literal["own", "common", "heads"] = "own"
+    drop_last: bool = later(False)
 
     names: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """What variants are called, with their settings; the one at its defaults comes first, others go before it."""
@@ -317,7 +327,8 @@ class Method(Checked):
         if "epochs" not in changes and "steps" not in changes:
             steps = self.local_steps is not None
             changes |= {"steps": self.local_steps} if steps else {"epochs": self.local_epochs}
-        own = {name: getattr(self, name) for name in ("batch_size", "optimizer", "momentum", "weight_decay", "clip")}
+        names = ("batch_size", "drop_last", "optimizer", "momentum", "weight_decay", "clip")
+        own = {name: getattr(self, name) for name in names}
         return Stage(train, **{**own, "lr": self.lr * self.lr_decay**round, **changes})
 
     def finetuning(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
@@ -365,20 +376,20 @@ class Method(Checked):
             shapes = {name: tuple(p.shape) for name, p in params.items()}
             first = first or (spec.name, shapes)
             if missing(self.shared, params) and type(self).init_server is Method.init_server:
-                raise ValueError(f"{self.name}: shared must be a tuple of parts of the model, got {self.shared!r}")
+                raise WrongValue(f"{self.name}: shared must be a tuple of parts of the model, got {self.shared!r}")
             if different := first[1].keys() ^ shapes.keys():
                 name = min(different)
                 has, lacks = (first[0], spec.name) if name in first[1] else (spec.name, first[0])
                 way = "or one architecture"
                 if isinstance(spec.shapes, Mapping):
                     way = "or the blocks that all clients hold (Federation.of_common_blocks)"
-                raise ValueError(
+                raise WrongValue(
                     f"{self.name} averages {name!r}, which all clients must have: {has!r} has it and {lacks!r} does "
                     f"not. Use a method that keeps φ local (Local, LG-FedAvg, FLIC) {way}."
                 )
             for name, shape in shapes.items():
                 if shape != first[1][name]:
-                    raise ValueError(
+                    raise WrongValue(
                         f"{self.name} averages {name!r}, which must have the same shape on all clients: "
                         f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape"
@@ -387,7 +398,7 @@ class Method(Checked):
             if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
                 a, b = self.model.phi.of(first[0]), self.model.phi.of(spec.name)
                 if a != b:
-                    raise ValueError(
+                    raise WrongValue(
                         f"{self.name} averages φ, which must be one network on all clients: {a} on {first[0]!r} but "
                         f"{b} on {spec.name!r}. Use a method that keeps φ local (Local, LG-FedAvg, FLIC)."
                     )
@@ -397,7 +408,7 @@ class Method(Checked):
                 where = f" of block {block!r}" if block else ""
                 check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
         if self.needs_classes and specs[0].task == "regression":
-            raise ValueError(f"{self.name} needs class labels, but client {specs[0].name!r} has targets")
+            raise WrongValue(f"{self.name} needs class labels, but client {specs[0].name!r} has targets")
 
     def _shares_inputs(self, spec: Spec, block: str) -> str | None:
         """A shared tensor that would have another shape if there were one feature more; None if there is no such."""

@@ -43,6 +43,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick
 from hetfl_core.methods.fedprox import drift
@@ -91,7 +92,7 @@ class FedCMA(Method):
     def __post_init__(self) -> None:
         for name, pull in (("head_weight", self.head_weight), ("mean_weight", self.mean_weight)):
             if self.server_step is None and pull * self.lr > 1:
-                raise ValueError(f"{name} · lr must be at most 1, the server's step, got {pull * self.lr}")
+                raise WrongValue(f"{name} · lr must be at most 1, the server's step, got {pull * self.lr}")
 
     # --- the server's tensors, and who is asked for them ---
 

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Generator, Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, weighted_mean
 from hetfl_core.networks import Params, Tensors
@@ -140,7 +141,7 @@ class FedHeNN(Method):
         axes = {str(map_blocks(len, spec.shapes)): spec for spec in specs}
         if len(axes) > 1:
             some = ", ".join(f"{spec.shapes} on {spec.name!r}" for spec in axes.values())
-            raise ValueError(f"FedHeNN draws common inputs, so all must have the same number of axes, got {some}")
+            raise WrongValue(f"FedHeNN draws common inputs, so all must have the same number of axes, got {some}")
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
         """A RAD, and a K̄ of zeros that nobody aligns with: the first survey replaces both."""

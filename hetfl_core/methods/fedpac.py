@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Generator
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, row_mean
 from hetfl_core.networks import Params, Tensors
@@ -81,7 +82,7 @@ class FedPAC(Method):
 
     def __post_init__(self) -> None:
         if self.head_lr is not None and not self.head_epochs:
-            raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
+            raise WrongValue(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -31,6 +31,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
 from hetfl_core.networks import Params, Tensors
@@ -90,7 +91,7 @@ class LGFedAvg(Method):
             params = self.model.init(spec, torch.Generator(), self.model.parts)
             for prefix in self.layers:
                 if not pick(params, (prefix,)):
-                    raise ValueError(f"layers must be prefixes of parameters such as {sorted(params)}, got {prefix!r}")
+                    raise WrongValue(f"layers must be prefixes of parameters such as {sorted(params)}, got {prefix!r}")
         super().check(specs)
 
     def init_shared(self, spec: Spec, rng: torch.Generator) -> Params:

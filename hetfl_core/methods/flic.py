@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from hetfl_core.distances import gaussian_barycentre
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.methods.alignment import (
     Alignment,
@@ -181,28 +182,28 @@ class FLIC(Method):
 
     def __post_init__(self) -> None:
         if self.representation_within and self.local_epochs <= self.representation_epochs:
-            raise ValueError(
+            raise WrongValue(
                 f"representation_within needs more local_epochs than representation_epochs, "
                 f"got {self.local_epochs} and {self.representation_epochs}"
             )
         if self.representation_within and self.local_steps is not None:
-            raise ValueError(f"representation_within counts epochs: local_steps must be None, got {self.local_steps}")
+            raise WrongValue(f"representation_within counts epochs: local_steps must be None, got {self.local_steps}")
         if self.model.gaussian is not None:
-            raise ValueError(f"{self.name} aligns φ(x): model must have no Gaussian layer, got {self.model.gaussian}")
+            raise WrongValue(f"{self.name} aligns φ(x): model must have no Gaussian layer, got {self.model.gaussian}")
         if self.covariance == "learned" and not self.alignment.learns_covariance:
-            raise ValueError(f"covariance='learned' needs the closed-form W2, got alignment={self.alignment}")
+            raise WrongValue(f"covariance='learned' needs the closed-form W2, got alignment={self.alignment}")
         if self.pretrain_alignment is not None:
             mixtures = [isinstance(each, MixtureWasserstein) for each in (self.alignment, self.pretrain_alignment)]
             if any(mixtures) or self.covariance == "learned":
-                raise ValueError(
+                raise WrongValue(
                     f"pretrain_alignment needs anchors of one fixed Gaussian each, got {self.pretrain_alignment} with "
                     f"alignment={self.alignment} and covariance={self.covariance!r}"
                 )
         meta = self.meta_classes
         if meta is not None and sorted(set(meta)) != list(range(max(meta, default=-1) + 1)):
-            raise ValueError(f"meta_classes must name the meta-classes 0 … M−1, each at least once, got {meta}")
+            raise WrongValue(f"meta_classes must name the meta-classes 0 … M−1, each at least once, got {meta}")
         if self.privacy is not None and self.weighting != "uniform":
-            raise ValueError(f"privacy needs weighting='uniform': a mean by {self.weighting!r} tells their number")
+            raise WrongValue(f"privacy needs weighting='uniform': a mean by {self.weighting!r} tells their number")
 
     @classmethod
     def published(cls, **changes: Any) -> FLIC:
@@ -272,9 +273,9 @@ class FLIC(Method):
             for argument in (*alignments, "anchor_step", "meta_classes"):
                 value, expected = getattr(self, argument), getattr(plain, argument)
                 if value != expected:
-                    raise ValueError(f"anchors of a regression need {argument}={expected!r}, got {value!r}")
+                    raise WrongValue(f"anchors of a regression need {argument}={expected!r}, got {value!r}")
         elif self.meta_classes is not None and len(self.meta_classes) != C:
-            raise ValueError(f"meta_classes must name one for each of {C} classes, got {len(self.meta_classes)}")
+            raise WrongValue(f"meta_classes must name one for each of {C} classes, got {len(self.meta_classes)}")
 
     # --- anchors ---
 

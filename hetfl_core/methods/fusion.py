@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.clients import check_features
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method
 from hetfl_core.methods.fedavg import FedAvg
@@ -59,18 +60,18 @@ def check_blocks(method: Method, specs: Sequence[Spec], why: str) -> None:
     for spec in specs:
         method.model.of(spec)  # which refuses blocks without an extractor
         if not isinstance(spec.shapes, Mapping):
-            raise ValueError(f"{method.name}'s model takes named blocks; client {spec.name!r} has one tensor")
+            raise WrongValue(f"{method.name}'s model takes named blocks; client {spec.name!r} has one tensor")
         for name in held_blocks(spec):
             if name not in first:
                 try:
                     model.extractors[name].init(spec.shapes[name], torch.Generator())
                 except ValueError as error:
                     why = f"the extractor of block {name!r} cannot take it: {error}"
-                    raise ValueError(f"client {spec.name!r}: {why}") from error
+                    raise WrongValue(f"client {spec.name!r}: {why}") from error
             other = first.setdefault(name, spec)
             here, there = spec.shapes[name], other.shapes[name]
             if here != there:
-                raise ValueError(
+                raise WrongValue(
                     f"{method.name} averages the extractors of block {name!r}, which must have one shape on all "
                     f"clients that hold it: {there} on {other.name!r} but {here} on {spec.name!r}"
                 )
@@ -78,7 +79,7 @@ def check_blocks(method: Method, specs: Sequence[Spec], why: str) -> None:
         holders = [spec for spec in specs if name in held_blocks(spec)]
         check_features(holders, f"{method.name} averages the extractors of block {name!r}", name)
     if method.model.alpha is not None or method.model.gaussian is not None:
-        raise ValueError(f"{method.name} {why}: the model must have no alpha or gaussian")
+        raise WrongValue(f"{method.name} {why}: the model must have no alpha or gaussian")
 
 
 @dataclass(frozen=True)

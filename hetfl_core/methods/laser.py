@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Stage, pick
 from hetfl_core.methods.fedavg import FedAvg
@@ -64,7 +65,7 @@ class LaserVFL(FedAvg):
         check_blocks(self, specs, "has one head over the mean of all blocks")
         widths = {name: extractor.out for name, extractor in self.model.blocks.extractors.items()}
         if len(set(widths.values())) > 1:
-            raise ValueError(
+            raise WrongValue(
                 f"{self.name} takes the mean of the blocks' features: extractors must be alike in out, got {widths}"
             )
 

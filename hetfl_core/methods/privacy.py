@@ -44,6 +44,7 @@ from typing import Any
 import torch
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.networks import Params, Tensors
 from hetfl_core.rng import Stream, normal
 from hetfl_core.settings import Checked, Unbounded
@@ -72,7 +73,7 @@ class Privacy(Checked):
         checks.number("clip", self.clip, above=0, infinite=True)
         checks.number("noise_multiplier", self.noise_multiplier, 0)
         if math.isinf(self.clip) and self.noise_multiplier:
-            raise ValueError(f"noise needs a finite clip, got clip={self.clip}")
+            raise WrongValue(f"noise needs a finite clip, got clip={self.clip}")
 
     @property
     def sensitivity(self) -> float:
@@ -166,7 +167,7 @@ def _check_finite(move: Tensors) -> None:
     for name, p in move.items():
         bad = int((~p.isfinite()).sum())
         if bad:
-            raise ValueError(
+            raise WrongValue(
                 f"{name}: a move must be finite to be clipped, got {bad} entries that are NaN or infinite; "
                 "nothing was sent. Has training diverged? Then lower its learning rate"
             )
@@ -248,14 +249,14 @@ def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tupl
     _check_arguments(delta, releases, sampling)
     checks.number("epsilon", epsilon, most=1e6, above=0)
     if releases == 0:
-        raise ValueError("releases must be at least 1 for noise to be needed, got 0")
+        raise WrongValue("releases must be at least 1 for noise to be needed, got 0")
     if sampling is None:
         return math.sqrt(releases) * float(dp_accounting.get_sigma_gaussian(epsilon, delta))
     if _sampled_epsilon(_RANGE[0], delta, releases, sampling) <= epsilon:
         return _RANGE[0]
     least = _sampled_epsilon(_RANGE[1], delta, releases, sampling)
     if least > epsilon:
-        raise ValueError(
+        raise WrongValue(
             f"epsilon must be at least {least:.3g} with delta={delta} and sampling={sampling}, got {epsilon}"
         )
     bracket = dp_accounting.LowerEndpointAndGuess(_RANGE[0], 1.0)
@@ -293,7 +294,7 @@ def _check_arguments(delta: float, releases: int, sampling: tuple[int, int] | No
         try:
             checks.int_range("sampling", sampling, 1)
         except ValueError as error:
-            raise ValueError(
+            raise WrongValue(
                 "sampling must be (taken, clients), whole numbers with 1 <= taken <= clients, "
                 f"got {checks.shown(sampling)}"
             ) from error

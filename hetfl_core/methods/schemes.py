@@ -35,6 +35,7 @@ from typing import ClassVar
 
 import torch
 
+from hetfl_core.errors import WrongType
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Model, Params, Tensors
 from hetfl_core.settings import Checked, Share
@@ -65,7 +66,7 @@ class Scheme(Checked):
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise TypeError("a scheme must be one of its subclasses, which say what is shared; got Scheme itself")
+            raise WrongType("a scheme must be one of its subclasses, which say what is shared; got Scheme itself")
 
     def shared(self, model: Model) -> tuple[str, ...]:
         """Prefixes of the weights that the server averages, with this model: α only where it has one.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.methods.base import Stage, pick
 from hetfl_core.methods.descent import Descent, filled
 from hetfl_core.networks import Params
@@ -53,7 +54,7 @@ def descend(
     """
     held = without_state(server)
     if missing := [prefix for prefix in stage.train if not pick(held, (prefix,))]:
-        raise ValueError(f"train must name tensors of the server, but it has no {missing[0]!r}")
+        raise WrongValue(f"train must name tensors of the server, but it has no {missing[0]!r}")
     leaves = {name: p.detach().clone() for name, p in pick(held, stage.train).items()}
     stepper = Descent(stage, leaves, stacked=False)
     stepper.restore({name.removeprefix(PREFIX): p for name, p in server.items() if name.startswith(PREFIX)})

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Stage, task_loss
 from hetfl_core.networks import Draw, Model, Params, Tensors
@@ -52,7 +53,7 @@ class Stochastic(Method):
 
     def __post_init__(self) -> None:
         if self.model.gaussian is None:
-            raise ValueError(
+            raise WrongValue(
                 f"{self.name} needs random features: expected a model with a Gaussian layer, such as "
                 f"Model(gaussian=64), got {self.model}"
             )

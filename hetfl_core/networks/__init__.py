@@ -8,7 +8,7 @@ Weights are stored as [in, out] and applied as ``x @ W``: under `torch.func.vmap
 whose gradients are contiguous.
 """
 
-from hetfl_core.networks.composed import Auto, Blocks, PerClient
+from hetfl_core.networks.composed import Auto, Blocks, Linear, PerClient
 from hetfl_core.networks.images import CNN, Augmented, LeNet, NormalisedCNN, convolve
 from hetfl_core.networks.layers import ACTIVATIONS, MLP, Draw, Network, Params, Tensors, layer_init, linear_init
 from hetfl_core.networks.model import Model
@@ -23,6 +23,7 @@ __all__ = [
     "Blocks",
     "Draw",
     "LeNet",
+    "Linear",
     "Model",
     "Module",
     "Network",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.networks.images import CNN
 from hetfl_core.networks.layers import (
     ACTIVATIONS,
@@ -22,7 +24,7 @@ from hetfl_core.networks.layers import (
     linear_init,
     of_client,
 )
-from hetfl_core.networks.module import Module, lifted
+from hetfl_core.networks.module import lifted
 from hetfl_core.settings import SOME, Checked, Count
 
 
@@ -59,14 +61,14 @@ class Auto(Checked):
             For inputs that are neither vectors nor square images large enough for two convolutions.
         """
         if isinstance(shape, Mapping):
-            raise ValueError(f"phi='auto' takes one tensor, got blocks {list(shape)}")
+            raise WrongValue(f"phi='auto' takes one tensor, got blocks {list(shape)}")
         if len(shape) == 1:
             return MLP(out=self.out)
         network = CNN(out=self.out)
         try:
             network.sides(shape)
         except ValueError as error:
-            raise ValueError(
+            raise WrongValue(
                 "phi='auto' is an MLP for vectors, shape (d,), and a CNN for square images, shape (channels, side, "
                 f"side), got {tuple(shape)} ({error}); name the network, such as Model(phi=MLP()), which flattens"
             ) from error
@@ -96,6 +98,87 @@ class Auto(Checked):
 
 
 @dataclass(frozen=True)
+class Linear(Checked, Network):
+    """No embedding: the head reads the inputs, so that the model is logistic, or for a regression linear, regression.
+
+    ``Model(Linear())`` computes softmax(W x + b). Its only parameters are those of the head, part ``"beta"``, which a
+    method that averages the head, such as `FedAvg`, averages whole. With full batches and enough steps a client ends
+    where `sklearn.linear_model.LogisticRegression` without penalty (``C=numpy.inf``) does.
+
+    *Two classes have two outputs*, of which only the difference matters: the log odds. A step of SGD moves both,
+    against each other, and the log odds twice as far as a model with one output would move them at the same rate; Adam
+    does so, too. To repeat a logistic regression with a single output, take half its learning rate, and with FedProx
+    twice its µ, since a change of the log odds is shared out to two outputs.
+
+    Parameters
+    ----------
+    width : int, optional
+        Number of inputs, those of an image in a row; by default what the clients have. They must have equally many, as
+        the networks of a run have one latent dimension: take the view ``"common"`` or ``"zeros"`` of tables that have
+        other columns.
+    """
+
+    width: Count | None = None
+
+    @property
+    def out(self) -> int:
+        """Latent dimension k, the number of inputs; where that is not known, an AttributeError says so."""
+        if self.width is None:
+            raise AttributeError(
+                "the width of Linear() is that of the inputs: ask Model.of(spec), or say Linear(width)"
+            )
+        return self.width
+
+    def of_client(self, name: str, shape: Any) -> Network:
+        """The network of a client, whose inputs have this shape.
+
+        Parameters
+        ----------
+        name : str
+            The client's.
+        shape : tuple of int
+            Of one of its samples.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        ValueError
+            For another number of inputs than `width`, and for named blocks.
+        """
+        if isinstance(shape, Mapping):
+            raise WrongValue(f"Linear() takes one tensor, got blocks {list(shape)}; Blocks has a network for each")
+        n_inputs = math.prod(shape)
+        if self.width not in (None, n_inputs):
+            raise WrongValue(f"Linear({self.width}) takes {self.width} inputs, got samples of shape {tuple(shape)}")
+        return Linear(n_inputs)
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """No parameters."""
+        return {}
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """No random numbers."""
+        return {}
+
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
+        r"""The inputs as they are, shape (n, \*shape) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
+        return x.flatten(1)
+
+
+@dataclass(frozen=True)
 class PerClient(Checked, Network):
     """An embedding for each client by its name: architectures may differ, only the latent dimension is common.
 
@@ -113,12 +196,12 @@ class PerClient(Checked, Network):
     def __post_init__(self) -> None:
         every = self._every
         if not every:
-            raise ValueError("networks must hold a network for at least one client, got {}")
+            raise WrongValue("networks must hold a network for at least one client, got {}")
         for network in every:
             if not isinstance(network, Network) or isinstance(network, PerClient):
-                raise ValueError(f"networks must be embeddings such as MLP(), got {network!r}")
-        if len(found := {network.out for network in every if not isinstance(network, Module)}) > 1:
-            raise ValueError(f"networks must have one latent dimension in common, got out={sorted(found)}")
+                raise WrongValue(f"networks must be embeddings such as MLP(), got {network!r}")
+        if len(found := {network.out for network in every if hasattr(network, "out")}) > 1:
+            raise WrongValue(f"networks must have one latent dimension in common, got out={sorted(found)}")
 
     def _converted(self) -> dict[str, Any]:
         return {name: lifted(getattr(self, name)) for name in ("networks", "otherwise")}
@@ -144,7 +227,7 @@ class PerClient(Checked, Network):
             For no networks.
         """
         if not networks:
-            raise ValueError("networks must be at least one, got none")
+            raise WrongValue("networks must be at least one, got none")
         return cls({name: networks[i % len(networks)] for i, name in enumerate(sorted(names))})
 
     def of(self, name: str) -> Network:
@@ -167,7 +250,7 @@ class PerClient(Checked, Network):
         network = self.networks.get(name, self.otherwise)
         if network is None:
             known = ", ".join(map(repr, sorted(self.networks)[:5])) + ", …" * (len(self.networks) > 5)
-            raise ValueError(
+            raise WrongValue(
                 f"networks must have one for client {name!r}, or `otherwise` one for all others; it has {known}"
             )
         return network
@@ -228,9 +311,9 @@ class Blocks(Checked):
     def __post_init__(self) -> None:
         for name, network in self.extractors.items():
             if not isinstance(name, str) or not name or "." in name or name == JOINT:
-                raise ValueError(f"extractors: a block's name must be text without a dot, not {JOINT!r}, got {name!r}")
+                raise WrongValue(f"extractors: a block's name must be text without a dot, not {JOINT!r}, got {name!r}")
             if not isinstance(network, Network) or isinstance(network, PerClient | Blocks):
-                raise ValueError(f"extractors must be networks of one tensor, such as MLP(), got {network!r}")
+                raise WrongValue(f"extractors must be networks of one tensor, such as MLP(), got {network!r}")
 
     def _converted(self) -> dict[str, Any]:
         return {"extractors": lifted(self.extractors)}
@@ -301,10 +384,10 @@ class Blocks(Checked):
             For a block without an extractor, and where all blocks are empty.
         """
         if unknown := [name for name, shape in shapes.items() if name not in self.extractors and 0 not in shape]:
-            raise ValueError(f"block {unknown[0]!r} has no extractor; there are {list(self.extractors)}")
+            raise WrongValue(f"block {unknown[0]!r} has no extractor; there are {list(self.extractors)}")
         names = [name for name in self.extractors if name in shapes and 0 not in shapes[name]]
         if not names:
-            raise ValueError(f"at least one block must not be empty, got {dict(shapes)}")
+            raise WrongValue(f"at least one block must not be empty, got {dict(shapes)}")
         if len(names) == len(self.extractors):
             return self
         return replace(self, extractors={name: self.extractors[name] for name in names})

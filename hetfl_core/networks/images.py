@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.networks.layers import ACTIVATIONS, Activation, Draw, Network, Params, Tensors, layers_init, of_client
 from hetfl_core.networks.module import lifted
 from hetfl_core.settings import SOME, Checked, Count, Dropout, Limit, Natural, PositiveShare
@@ -84,10 +85,10 @@ class CNN(Checked):
             For inputs that are not square images, or are too small.
         """
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise ValueError(f"a CNN needs square images of shape (channels, side, side), {_got(shape)}")
+            raise WrongValue(f"a CNN needs square images of shape (channels, side, side), {_got(shape)}")
         before = (shape[1] - self.kernel + 1) // 2 - self.kernel + 1
         if before < 2:
-            raise ValueError(
+            raise WrongValue(
                 f"images of side {shape[1]} are too small for two {self.kernel}×{self.kernel} convolutions"
             )
         return before, before // 2
@@ -198,7 +199,7 @@ class NormalisedCNN(Checked):
             For inputs that are not images.
         """
         if len(shape) != 3:
-            raise ValueError(f"expected images of shape (channels, height, width), {_got(shape)}")
+            raise WrongValue(f"expected images of shape (channels, height, width), {_got(shape)}")
         height, width = shape[1:]
         for _ in self.channels:
             height, width = (height + 1) // 2, (width + 1) // 2
@@ -324,12 +325,12 @@ class LeNet(Checked):
             For inputs that are not square images, or are too small.
         """
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise ValueError(f"a LeNet needs square images of shape (channels, side, side), {_got(shape)}")
+            raise WrongValue(f"a LeNet needs square images of shape (channels, side, side), {_got(shape)}")
         side = shape[1]
         for _ in self.channels:
             side = (side - self.kernel + 1) // 2
         if side < 1:
-            raise ValueError(
+            raise WrongValue(
                 f"images of side {shape[1]} are too small for {len(self.channels)} {self.kernel}×{self.kernel} "
                 "convolutions with pooling"
             )
@@ -454,7 +455,7 @@ class Augmented(Checked, Network):
         """
         if len(shape) != 3 or len(self.fill) not in (1, shape[0]):
             values = "" if len(self.fill) == 1 else f" and {len(self.fill)} channels, as `fill` has"
-            raise ValueError(f"expected images of shape (channels, height, width){values}, {_got(shape)}")
+            raise WrongValue(f"expected images of shape (channels, height, width){values}, {_got(shape)}")
         return self.network.init(shape, rng, part)
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:

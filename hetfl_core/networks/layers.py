@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hetfl_core.errors import WrongType
 from hetfl_core.federation import Spec
 from hetfl_core.settings import Checked, Count, Dropout
 
@@ -149,7 +150,7 @@ class Network(Protocol):
         dict of str to Tensor
             In float32, on the CPU.
         """
-        raise TypeError(f"{type(self).__name__} has no parameters of its own; {_ASK}")
+        raise WrongType(f"{type(self).__name__} has no parameters of its own; {_ASK}")
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """Random numbers that training needs.
@@ -164,7 +165,7 @@ class Network(Protocol):
         dict of str to Draw
             Empty where training is not random.
         """
-        raise TypeError(f"{type(self).__name__} draws nothing itself; {_ASK}")
+        raise WrongType(f"{type(self).__name__} draws nothing itself; {_ASK}")
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k).
@@ -183,7 +184,7 @@ class Network(Protocol):
         -------
         Tensor, shape (n, k)
         """
-        raise TypeError(f"{type(self).__name__} computes nothing itself; {_ASK}")
+        raise WrongType(f"{type(self).__name__} computes nothing itself; {_ASK}")
 
 
 def of_client(network: Network, name: str, shape: Any) -> Network:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.networks.composed import Auto, Blocks
 from hetfl_core.networks.layers import SMALLEST_DEVIATION, Draw, Network, Params, Tensors, layer_init, of_client
@@ -95,7 +96,7 @@ class Model(Checked):
         try:
             phi = of_client(self.phi, spec.name, spec.shapes)
         except ValueError as error:
-            raise ValueError(f"client {spec.name!r}: {error}") from error
+            raise WrongValue(f"client {spec.name!r}: {error}") from error
         return self if phi is self.phi else replace(self, phi=phi)
 
     @property
@@ -149,7 +150,7 @@ class Model(Checked):
                 takes, has = "one tensor", f"blocks {list(spec.shapes)}: take Blocks"
                 if isinstance(phi, Blocks):
                     takes, has = "named blocks", f"one tensor, {spec.shapes}"
-                raise ValueError(f"this model takes {takes}; client {spec.name!r} has {has}")
+                raise WrongValue(f"this model takes {takes}; client {spec.name!r} has {has}")
             params |= phi.init(spec.shapes, rng)
         if "gaussian" in parts and self.gaussian is not None:
             params |= layer_init(rng, "gaussian", k, 2 * latent)

@@ -21,6 +21,7 @@ from torch.func import functional_call, vmap
 from torch.nn.parameter import is_lazy
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.networks.identity import module_described
 from hetfl_core.networks.layers import RUNNING, Draw, Network, Params, Tensors
 
@@ -87,7 +88,7 @@ class Module(Network):
     ) -> None:
         checks.choice("start", start, ("drawn", "own"))
         if not callable(network):
-            raise TypeError(
+            raise WrongType(
                 "network must be a torch.nn.Module, or a function that makes one for inputs of a shape, got "
                 f"{checks.shown(network)}"
             )
@@ -443,7 +444,7 @@ class Trial:
 
 
 def _refuse(name: str, why: str, cause: Exception | None = None) -> NoReturn:
-    raise ValueError(f"network {name} {why}") from cause
+    raise WrongValue(f"network {name} {why}") from cause
 
 
 def _attempt(name: str, call: Callable[[Tensor], Any], x: Tensor) -> Any:
@@ -516,7 +517,7 @@ def _refuse_layers(net: nn.Module) -> None:
         if type(layer) in DROPOUT and layer.p == 1:
             reasons.append("drops all; expected p < 1")
         if reasons:
-            raise ValueError(f"network {type(net).__name__}: layer {name!r}, {type(layer).__name__}, {reasons[0]}")
+            raise WrongValue(f"network {type(net).__name__}: layer {name!r}, {type(layer).__name__}, {reasons[0]}")
 
 
 def _prepared(net: nn.Module) -> nn.Module:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetfl_core import checks, keywords
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.partition._checks import (
     Indices,
     Parts,
@@ -136,7 +137,7 @@ class Partition(Checked):
     def __post_init__(self) -> None:
         for name in ("classes_per_client", "alpha"):
             if name in USES[self.scheme] and getattr(self, name) is None:
-                raise ValueError(f"{name} must be given for split={self.scheme!r}, got None")
+                raise WrongValue(f"{name} must be given for split={self.scheme!r}, got None")
 
     @property
     def scheme(self) -> str:
@@ -179,7 +180,7 @@ class Partition(Checked):
             Naming the field.
         """
         if self.n_clients > n_samples:
-            raise ValueError(f"n_clients must be at most {n_samples}, the number of samples, got {self.n_clients}")
+            raise WrongValue(f"n_clients must be at most {n_samples}, the number of samples, got {self.n_clients}")
         k = self.classes_per_client or 0
         used, repeats = USES[self.scheme], self.scheme == "classes" and self.variant == "code"
         if "classes_per_client" in used:
@@ -190,25 +191,25 @@ class Partition(Checked):
             follow = self.variant == "code" and k < n_classes
             if self.n_clients * (1 if follow else k) % n_classes:
                 counted = "(as the classes of a client follow each other)" if follow else "× classes_per_client"
-                raise ValueError(
+                raise WrongValue(
                     f"n_clients {counted} must be a multiple of {n_classes}, the number of classes, so that each has "
                     f"equally many holders, got n_clients={self.n_clients} and classes_per_client={k}"
                 )
         for name, default in (("per_client", None), ("min_size", 1)):
             if name not in used and getattr(self, name) != default:
-                raise ValueError(f"{name} must be {default} for split={self.scheme!r}, got {getattr(self, name)}")
+                raise WrongValue(f"{name} must be {default} for split={self.scheme!r}, got {getattr(self, name)}")
         if self.per_client is not None:
             if self.scheme == "non-iid_1" and self.per_client % k:
-                raise ValueError(
+                raise WrongValue(
                     f"per_client must be a multiple of {k}, the classes of a client, got {self.per_client}"
                 )
             if self.n_clients * self.per_client > n_samples:
-                raise ValueError(
+                raise WrongValue(
                     f"per_client must be at most {n_samples // self.n_clients} for n_clients={self.n_clients}, as "
                     f"there are {n_samples} samples, got {self.per_client}"
                 )
         if not pooled and self.test_fraction is not None:
-            raise ValueError(f"test_fraction must be None for data with a test set, got {self.test_fraction}")
+            raise WrongValue(f"test_fraction must be None for data with a test set, got {self.test_fraction}")
 
     def deal(
         self,
@@ -246,7 +247,7 @@ class Partition(Checked):
         """
         y = checked_labels(labels)
         if not len(y):
-            raise ValueError("labels must hold at least one sample, got none")
+            raise WrongValue("labels must hold at least one sample, got none")
         classes = np.unique(y)
         self.check(len(y), len(classes), pooled=test_labels is None)
         checks.integer("repeat_below", repeat_below, 0, FEW)
@@ -318,12 +319,12 @@ def gathered(partition: P, changes: Mapping[str, Any], kind: type[P]) -> P:
     """
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     if not isinstance(partition, kind):
-        raise TypeError(
+        raise WrongType(
             f"partition must be a {kind.__name__}, got {checks.shown(partition)}: give its fields by name, such as "
             f"{known[0]}={checks.shown(partition)}"
         )
     if unknown := [name for name in changes if name not in known]:
-        raise TypeError(
+        raise WrongType(
             f"got an unexpected keyword argument {unknown[0]!r}; expected a field of {kind.__name__}: "
             f"{', '.join(known)}{keywords.meant(unknown[0], known)}"
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongType, WrongValue
 
 Indices = NDArray[np.int64]
 Parts = list[Indices]
@@ -22,9 +23,9 @@ def checked_labels(labels: ArrayLike, name: str = "labels") -> Indices:
     """Labels as whole numbers of shape (n,); anything else is refused."""
     y = checks.array(name, labels)
     if not np.issubdtype(y.dtype, np.integer):
-        raise TypeError(f"{name} must be whole numbers, got dtype {y.dtype}")
+        raise WrongType(f"{name} must be whole numbers, got dtype {y.dtype}")
     if y.ndim != 1:
-        raise ValueError(f"{name} must have shape (n,), got {y.shape}")
+        raise WrongValue(f"{name} must have shape (n,), got {y.shape}")
     return y.astype(np.int64)
 
 
@@ -32,7 +33,7 @@ def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> N
     """Refuse a number of classes per client that is none, or more than there are classes."""
     checks.integer(name, k, 1)
     if k > n_classes and not allow_repeats:
-        raise ValueError(
+        raise WrongValue(
             f"{name} must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more"
         )
 
@@ -40,7 +41,7 @@ def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> N
 def check_clients(n_clients: int, k: int, n_samples: int) -> None:
     """Refuse, before anything is dealt, more clients than could each have a sample of each of its k classes."""
     if n_clients * k > n_samples:
-        raise ValueError(
+        raise WrongValue(
             f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
             f"samples of each of its classes ({k} a client), got {n_clients}"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.partition._checks import Indices, Parts, joined
 
 
@@ -181,14 +182,14 @@ def _even_share(classes: Indices, counts: Indices, n_holders: int, k: int, per_c
     _check_enough(classes[few], counts[few], n_holders)
     if per_client is None:
         if counts[few] != counts[many] or counts[few] % n_holders:
-            raise ValueError(
+            raise WrongValue(
                 "labels: to deal all samples evenly (per_client=None), every class needs the same number, a multiple "
                 f"of its {n_holders} holders, got {counts[few]} of class {classes[few]} and {counts[many]} of class "
                 f"{classes[many]}: give per_client, a multiple of {k} of at most {k * most}"
             )
         return most
     if per_client > k * most:
-        raise ValueError(
+        raise WrongValue(
             f"per_client must be at most {k * most}, as class {classes[few]} has {counts[few]} samples for {n_holders} "
             f"clients that hold it, got {per_client}"
         )
@@ -250,7 +251,7 @@ def _shards(y: Indices, c: int, n_shards: int) -> list[Indices]:
 def _check_enough(c: int, n: int, shares: int) -> None:
     """Refuse a class that has fewer samples than there are shares of it."""
     if n < shares:
-        raise ValueError(
+        raise WrongValue(
             f"labels: class {c} has {n} samples for the clients that hold it, expected at least one for each of "
             f"{shares} shares: use fewer clients (n_clients) or classes per client"
         )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.partition._checks import Indices, Parts, joined
 
 
@@ -46,7 +47,7 @@ def dirichlet(labels: Indices, n_clients: int, alpha: float, rng: np.random.Gene
     """
     fewest = max(min_size, 1)
     if len(labels) < n_clients * fewest:
-        raise ValueError(
+        raise WrongValue(
             f"labels: n_clients={n_clients} with at least {fewest} samples each (min_size={min_size}) need "
             f"{n_clients * fewest} samples, got {len(labels)}"
         )
@@ -98,7 +99,7 @@ def dirichlet_per_client(
     """
     most = len(labels) // n_clients
     if per_client is None and len(labels) % n_clients:
-        raise ValueError(
+        raise WrongValue(
             f"labels: {len(labels)} samples cannot be dealt in equal sizes to n_clients={n_clients} clients: give "
             f"per_client, at most {most}"
         )
@@ -171,10 +172,10 @@ def split_each(
     train, test = [], []
     for i, part in enumerate(parts):
         if len(np.unique(part)) < len(part):
-            raise ValueError(f"parts[{i}] must hold each index once, or a sample would be on both sides, got repeats")
+            raise WrongValue(f"parts[{i}] must hold each index once, or a sample would be on both sides, got repeats")
         n_test = round(test_fraction * len(part))
         if not 0 < n_test < len(part):
-            raise ValueError(
+            raise WrongValue(
                 f"test_fraction must leave samples on either side, got {test_fraction} for {len(part)} samples in "
                 f"parts[{i}]"
             )

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, get_args
 import pandas as pd
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.records.provenance import environment
 from hetfl_core.records.renaming import RENAMED, translated
 from hetfl_core.settings import Limit, Natural, NotNegative, check, leaves, plain
@@ -172,11 +173,11 @@ class RunRecord:
             For another format, and fields that are missing, unknown or malformed.
         """
         if not isinstance(content, dict):
-            raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
+            raise WrongValue(f"it must hold one JSON object, got {type(content).__name__}")
         content = translated(content)
         missing, strange = sorted(_FIELDS - set(content)), sorted(set(content) - _FIELDS - _LATER)
         if missing or strange:
-            raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
+            raise WrongValue(f"fields missing: {missing}, fields unknown: {strange}")
         record = object.__new__(cls)
         vars(record).update({name: {} for name in _LATER} | content | {"path": path})
         _check(record)
@@ -292,13 +293,13 @@ _LABELLED = {"n"}
 
 def _check(record: RunRecord) -> None:
     if record.format != FORMAT:
-        raise ValueError(f"format must be {FORMAT}, got {record.format!r}")
+        raise WrongValue(f"format must be {FORMAT}, got {record.format!r}")
     check(record)
     revision = record.numerics.get("revision", 0)
     if type(revision) is not int or revision < 0:
-        raise ValueError(f"numerics must be a mapping whose revision is a whole number from 0 on, got {revision!r}")
+        raise WrongValue(f"numerics must be a mapping whose revision is a whole number from 0 on, got {revision!r}")
     if _is_deep([record.settings, record.federation, record.versions, record.hardware, record.numerics]):
-        raise ValueError(f"settings, and what else is nested, must be so {DEPTH}-fold at most")
+        raise WrongValue(f"settings, and what else is nested, must be so {DEPTH}-fold at most")
     _check_table("history", record.history, _LABELLED)
     _check_table("per_client", record.per_client, record.per_client)
     for metric, x in record.metrics.items():
@@ -311,8 +312,8 @@ def _is_deep(parts: list[Any]) -> bool:
     for _ in range(DEPTH + 1):
         if not parts:
             return False
-        inside = [part.values() if type(part) is dict else part for part in parts]
-        parts = [x for part in inside for x in part if type(x) is dict or type(x) is list]
+        inside = [part.values() if isinstance(part, dict) else part for part in parts]
+        parts = [x for part in inside for x in part if isinstance(x, dict | list)]
     return True
 
 
@@ -323,19 +324,19 @@ def _check_table(name: str, table: Mapping[str, Any], labelled: Collection[str])
         if not kinds.issuperset(map(type, column)):
             strange = next(x for x in column if type(x) not in kinds)
             wanted = "numbers, text or nulls" if key in labelled else "numbers or nulls"
-            raise ValueError(f"{name}[{key!r}] must hold {wanted}, got {strange!r:.99}")
+            raise WrongValue(f"{name}[{key!r}] must hold {wanted}, got {strange!r:.99}")
     if len(set(map(len, table.values()))) > 1:
         lengths = {key: len(column) for key, column in table.items()}
-        raise ValueError(f"{name} must have columns of one length, got {lengths}")
+        raise WrongValue(f"{name} must have columns of one length, got {lengths}")
 
 
 def _check_metric(name: str, x: Any) -> None:
     if type(x) is not float and type(x) is not int:
-        raise ValueError(f"metrics[{name!r}] must be a number or null, got {x!r}")
+        raise WrongValue(f"metrics[{name!r}] must be a number or null, got {x!r}")
     if not abs(x) <= sys.float_info.max:
-        raise ValueError(f"metrics[{name!r}] must be a finite number, got {x!r:.99}")
+        raise WrongValue(f"metrics[{name!r}] must be a finite number, got {x!r:.99}")
     if not 0 <= x <= 1 and _is_fraction(name):
-        raise ValueError(f"metrics[{name!r}] must be a fraction in [0, 1], got {x!r}: is it in per cent?")
+        raise WrongValue(f"metrics[{name!r}] must be a fraction in [0, 1], got {x!r}: is it in per cent?")
 
 
 def _is_fraction(metric: str) -> bool:

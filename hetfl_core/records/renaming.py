@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetfl_core.errors import WrongValue
+
 
 @dataclass(frozen=True)
 class Renaming:
@@ -68,7 +70,7 @@ class Renaming:
 def _renamed(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     found = {names[key]: value for key, value in table.items()}
     if len(found) < len(table):
-        raise ValueError(f"an old name and its new one stand side by side among {sorted(table)}")
+        raise WrongValue(f"an old name and its new one stand side by side among {sorted(table)}")
     return found
 
 

@@ -22,6 +22,7 @@ import pandas as pd
 from filelock import FileLock
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongType, WrongValue
 from hetfl_core.files import data_path, kept_results, remove_drafts, write_atomically
 from hetfl_core.records.record import SCALES, RunRecord, is_experiment, measured, relative_path_of
 
@@ -85,7 +86,7 @@ def to_json(record: RunRecord, between: str = ",\n") -> str:
     try:
         each = [f"{json.dumps(k)}:{json.dumps(v, allow_nan=False, separators=(',', ':'))}" for k, v in kept.items()]
     except ValueError as error:
-        raise ValueError(f"{record.relative_path} cannot be written: {error}") from error
+        raise WrongValue(f"{record.relative_path} cannot be written: {error}") from error
     return "{" + between.join(each) + "}\n"
 
 
@@ -122,15 +123,28 @@ def _parse(text: bytes, path: Path, where: str) -> RunRecord:
     try:
         return RunRecord.from_content(_DECODER.decode(text.decode("utf-8")), path)
     except RecursionError:
-        raise ValueError(f"{where} is not a run record: it is nested too deep") from None
+        raise WrongValue(f"{where} is not a run record: it is nested too deep") from None
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{where} is not a run record: {error}") from error
+        raise WrongValue(f"{where} is not a run record: {error}") from error
+
+
+class ReadOnly(dict[str, Any]):
+    """A mapping of a record that was read, which others may have too; a copy of it can be changed."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise WrongType("a record that was read cannot be changed: change a copy of it, as copy.deepcopy makes one")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is copied, or sent to another process, is a plain dict."""
+        return dict, (dict(self),)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    found = ReadOnly(pairs)
     if len(found) < len(pairs):
-        raise ValueError(f"a name stands twice in one object: {[key for key, _ in pairs]}")
+        raise WrongValue(f"a name stands twice in one object: {[key for key, _ in pairs]}")
     return found
 
 
@@ -145,7 +159,7 @@ def load(
 ) -> list[RunRecord]:
     """All records of a results folder, or those of one experiment, scale or method.
 
-    Records of packed files may be shared with other callers: they are not to be changed.
+    Records of packed files are shared with other callers, so that the mappings of a record cannot be changed.
 
     Parameters
     ----------
@@ -186,7 +200,7 @@ def load(
 def find(folder: str | Path, experiment: str, scale: str, method: str, seed: int) -> RunRecord | None:
     """The record of one run, or None where a results folder has none.
 
-    What `load` refuses of its file is refused. The record may be shared with other callers: it is not to be changed.
+    What `load` refuses of its file is refused. As with `load`, the record's mappings cannot be changed.
 
     Parameters
     ----------
@@ -289,10 +303,10 @@ def _records_in(path: Path, root: Path, *, repeated: bool = False) -> Iterator[R
         record = _parse(line, path, where)
         run = record.relative_path
         if place not in ([record.experiment + kind for kind in _KINDS[1:]] if number else [run]):
-            raise ValueError(f"{where} holds what belongs at {run}: mend or remove it")
+            raise WrongValue(f"{where} holds what belongs at {run}: mend or remove it")
         first, same = seen.setdefault(run, (number, line))
         if first != number and not (repeated and same == line):
-            raise ValueError(f"{where} is of the same run as line {first}, {run}: remove one of them")
+            raise WrongValue(f"{where} is of the same run as line {first}, {run}: remove one of them")
         yield record
 
 
@@ -310,9 +324,9 @@ def _lines(path: Path) -> list[tuple[int, bytes]]:
         try:
             content = lzma.decompress(content)
         except lzma.LZMAError as error:
-            raise ValueError(f"{path} is not a file of run records: {error}") from error
+            raise WrongValue(f"{path} is not a file of run records: {error}") from error
     if not content:
-        raise ValueError(f"{path} is empty, and should hold a run record a line: remove it")
+        raise WrongValue(f"{path} is empty, and should hold a run record a line: remove it")
     return list(enumerate(content.removesuffix(b"\n").split(b"\n"), 1))
 
 

@@ -171,7 +171,7 @@ def judge(trials: Trials) -> Judgement:
     -------
     Judgement
     """
-    measure = trials.settings["measure"]
+    measure = trials.settings["metric"]
     sign, unit = (-1.0, 1.0) if measure in LOWER else (1.0, 100.0)
     names = [client.name for client in trials.first]
     by_key = {way.key: way for way in trials.ways}
@@ -255,7 +255,7 @@ def picks(trials: Trials, keys: Sequence[str], sites: Sequence[str], sign: float
     seeds = sorted({*trials.figures["seed"]})
     if len(keys) < 2:
         return {seed: key for seed in seeds for key in keys}
-    table = trials.inner.set_index(["seed", "client", "way"])[trials.settings["measure"]].unstack("way")[[*keys]]
+    table = trials.inner.set_index(["seed", "client", "way"])[trials.settings["metric"]].unstack("way")[[*keys]]
     found = {}
     for seed in seeds:
         known = table.loc[seed].reindex([*sites]).dropna()

@@ -6,12 +6,12 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetfl_core._version import __version__
 from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation
 from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, NONE, Gain, Judgement
@@ -160,7 +160,7 @@ def render(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    measure = trials.settings["measure"]
+    measure = trials.settings["metric"]
     digits = 3 if measure in LOWER else 1
     env.filters |= {"signed": lambda v: signed(v, digits), "level": lambda v: level(v, digits), "size": size}
     env.filters |= {"q": shlex.quote, "percent": level}
@@ -212,7 +212,7 @@ def render(
         hurried=hurried(trials),
         chance=round(100 * LEVEL),
         finite=math.isfinite,
-        version=import_module("hetfl_core").__version__,
+        version=__version__,
     )
 
 
@@ -241,7 +241,7 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
     -------
     list of str
     """
-    measure = trials.settings["measure"]
+    measure = trials.settings["metric"]
     digits, name = 3 if measure in LOWER else 1, MEASURES[measure]
     width = max(len(way.label) for way in trials.ways)
     told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'low':>6}  {'high':>6}  {'p':>5}"]

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from hetfl_core import checks
-from hetfl_core.engine.simulation import simulate
 from hetfl_core.engine.trained import Trained
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import Local
 from hetfl_core.networks import MLP, Model, Params
 from hetfl_core.reporting.trials import Tables
@@ -41,7 +42,7 @@ def trained(tables: Tables, name: str, *, rounds: int = 10, seed: int = 0, worke
     """
     checks.nonempty_str("method", name)
     if name == "boosting":
-        raise ValueError("method: boosted trees cannot be saved, got 'boosting'; take 'logistic' or another way")
+        raise WrongValue("method: boosted trees cannot be saved, got 'boosting'; take 'logistic' or another way")
     whole = tables.federation(seed, 0.0, least=1)
     way = ways_of([name], whole)[0][-1]
     if way.key == BASE:

@@ -13,11 +13,14 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.clients import FederationWarning
-from hetfl_core.comparing import Study, held_out, most, runs_of
+from hetfl_core.comparing import Study, held_out, runs_of
 from hetfl_core.engine.apart import simulate_apart
+from hetfl_core.engine.measures import named
+from hetfl_core.engine.options import RunOptions
 from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
-from hetfl_core.methods import Method
+from hetfl_core.learners import as_learner
 from hetfl_core.methods.base import pick
 from hetfl_core.reporting.ways import ALONE, Way, ways_of
 from hetfl_core.statistics import MIN_SEEDS
@@ -52,7 +55,7 @@ class Tables:
         found = Federation.from_csv(files, seed=seed, test_size=test_size, name="tables", **self.options)
         if len(found) < least:
             how = "" if of_a_column else ": --client COLUMN names the column that says whose a row is"
-            raise ValueError(f"there must be two sites at least, got only {found[0].name!r}{how}")
+            raise WrongValue(f"there must be two sites at least, got only {found[0].name!r}{how}")
         return found
 
 
@@ -111,7 +114,7 @@ def run_all(
     seeds: int | Sequence[int] = 10,
     rounds: int = 10,
     test_size: float = 0.3,
-    measure: str = "auc",
+    metric: str = "auc",
     n_jobs: int | None = None,
     progress: bool = True,
 ) -> Trials:
@@ -127,7 +130,7 @@ def run_all(
     rounds : int
     test_size : float
         Share of each site's rows that is kept for testing, in (0, 1), and of its training rows that ways are chosen by.
-    measure : str
+    metric : str
         One of `MEASURES`.
     n_jobs : int, optional
         As for `hetfl_core.compare`.
@@ -146,7 +149,7 @@ def run_all(
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     checks.integer("rounds", rounds, 1)
     checks.fraction("test_size", test_size, "(0, 1)")
-    checks.choice("measure", measure, tuple(MEASURES))
+    metric = checks.choice("metric", named(metric), tuple(MEASURES))
     with catch_warnings(record=True) as caught:
         first = tables.federation(numbers[0], test_size)
     said = by_kind([w for w in caught if issubclass(w.category, FederationWarning)])
@@ -154,7 +157,7 @@ def run_all(
     for text, warning in (said | others).items():
         warn_explicit(text, warning.category, warning.filename, warning.lineno)
     ways, left_out = ways_of(names and [*ALONE, *names], first)
-    wanted = tuple(dict.fromkeys([*USUAL, measure]))
+    wanted = tuple(dict.fromkeys([*USUAL, metric]))
     call = _Study(tables, {way.key: way for way in ways}, wanted, rounds, test_size)
     call.keep(numbers[0], call.split(first, numbers[0]))
     made: dict[tuple[int, Key], Piece] = {}
@@ -176,7 +179,7 @@ def run_all(
         {client.name: min(_rarest(client.name, fed) for fed in feds) for client in first},
         [*said],
         len({fed.fingerprint() for fed in feds}) == 1,
-        {"splits": len(numbers), "rounds": rounds, "test_size": test_size, "measure": measure},
+        {"splits": len(numbers), "rounds": rounds, "test_size": test_size, "metric": metric},
     )
 
 
@@ -248,7 +251,8 @@ class _Study(Study):
     def most(self, first: Federation) -> dict[Key, int]:
         """How many runs are trained together: of each way, and of each that has another to be chosen from."""
         with catch_warnings(action="ignore", category=FederationWarning):
-            found = {Key(key): most(*way.made_for(first)[:2]) for key, way in self.ways.items()}
+            made = {key: way.made_for(first) for key, way in self.ways.items()}
+            found = {Key(key): as_learner(one).at_once(seen, RunOptions()) for key, (seen, one, _) in made.items()}
         for alone in (True, False):
             some = [key for key, way in self.ways.items() if way.alone == alone]
             found |= {Key(key, inner=True): found[Key(key)] for key in some if len(some) > 1}
@@ -257,6 +261,7 @@ class _Study(Study):
     def piece(self, seeds: Sequence[int], key: Key) -> dict[int, Piece]:
         """The figures of the runs of one way with these seeds."""
         told: dict[str, Any] = {"rounds": self.rounds, "evaluate_every": self.rounds, "workers": 1, "progress": False}
+        told["metric"] = self.wanted
         way = self.ways[key.way]
         runs: dict[int, Run] = {}
         with catch_warnings(action="ignore", category=FederationWarning):  # the report says what is not defined
@@ -265,12 +270,13 @@ class _Study(Study):
             _, method, options = made[seeds[0]]
             if way.apart:
                 each = {seed: seen for seed, (seen, _, _) in made.items()}
-                apart = simulate_apart(each.__getitem__, method, seeds=[*seeds], measure=self.wanted, **told)
+                apart = simulate_apart(each.__getitem__, method, seeds=[*seeds], **told)
                 return {seed: self._apart([*sites.values()], key.way, seed) for seed, sites in apart.items()}
             alike = all(other == method for _, other, _ in made.values())
             for some in [seeds] if alike else [[seed] for seed in seeds]:
                 seen = {seed: made[seed][0] for seed in some}
-                runs |= runs_of(seen, key.way, made[some[0]][1], measure=self.wanted, **told, **options)
+                learner = as_learner(made[some[0]][1])
+                runs |= runs_of(seen, key.way, learner, RunOptions(**told, **options))
         return {seed: self._piece(run, key.way, seed) for seed, run in runs.items()}
 
     def _piece(self, run: Run, key: str, seed: int) -> Piece:
@@ -291,8 +297,6 @@ def _sent(run: Run, rounds: int) -> dict[str, int] | None:
     names, total = [client.name for client in run.federation], int(run.final["bytes_up"])
     if not total:
         return dict.fromkeys(names, 0)
-    if not isinstance(run.method, Method):
-        return None
     parts = run.method.shared
     each = [rounds * sum(p.nbytes for p in pick(params, parts).values()) for params in run.params]
     return dict(zip(names, each, strict=True)) if sum(each) == total else None

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.baselines import Alone
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
@@ -192,7 +193,7 @@ def ways_of(names: list[str] | None, federation: Federation) -> tuple[list[Way],
             found.append(way)
         except ValueError as error:
             if names:
-                raise ValueError(f"methods: {way.key} cannot be compared: {error}") from error
+                raise WrongValue(f"methods: {way.key} cannot be compared: {error}") from error
             lost[way.label] = str(error)
     if (
         not names
@@ -214,7 +215,7 @@ def _named(name: str, federation: Federation) -> list[Way]:
         return [WAYS[name]]
     known = {key.lower(): key for key in CATALOGUE}
     if name.lower() not in known:
-        raise ValueError(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
+        raise WrongValue(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
     key = known[name.lower()]
     view, summary = _view_for(CATALOGUE[key], federation), CATALOGUE[key].summary
     if isinstance(CATALOGUE[key], Local):

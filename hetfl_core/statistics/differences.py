@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 
 MIN_SEEDS = 3
 """Seeds that a statement takes. With fewer there is a mean, but no interval, no p-value and no verdict."""
@@ -104,7 +105,7 @@ class Paired:
             For no seed, and differences that are not finite.
         """
         if not checks.mapping("by_seed", by_seed):
-            raise ValueError("by_seed must hold the difference of at least one seed, got {}")
+            raise WrongValue("by_seed must hold the difference of at least one seed, got {}")
         seeds = tuple(sorted(checks.integer("by_seed", s) for s in by_seed))
         x = checks.floats("by_seed", [by_seed[s] for s in seeds], 1)
         mean, low, high = interval(x, ratio=ratio)
@@ -251,7 +252,7 @@ def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
     """
     p = checks.floats("p", p, gaps=True, least=0)
     if p.ndim < 1 or ((p < 0) | (p > 1)).any():
-        raise ValueError(f"p must be probabilities in [0, 1], or NaN, along one axis at least, got {checks.shown(p)}")
+        raise WrongValue(f"p must be probabilities in [0, 1], or NaN, along one axis at least, got {checks.shown(p)}")
     order = np.argsort(p, axis=-1)  # NaN sorts last
     ranked = np.take_along_axis(p, order, -1)
     factors = np.isfinite(p).sum(-1, keepdims=True) - np.arange(p.shape[-1])
@@ -282,7 +283,7 @@ def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple
     """
     for name, side in (("a", a), ("b", b)):
         if len(checks.floats(name, side, 1, gaps=True)) != 3:
-            raise ValueError(f"{name} must be (mean, standard deviation, number of runs), got {checks.shown(side)}")
+            raise WrongValue(f"{name} must be (mean, standard deviation, number of runs), got {checks.shown(side)}")
         checks.number(name, side[0])
     difference = a[0] - b[0]
     if not all(math.isfinite(sd) and n >= MIN_SEEDS for _, sd, n in (a, b)) or not a[1] + b[1]:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.records import RunRecord, measured, records_of
 from hetfl_core.statistics.differences import Paired, as_table, observed
 
@@ -26,7 +27,7 @@ DETERMINISTIC = frozenset({"LDA", "LR", "MDM", "SVM", "Pooled"})
 """Classes of methods that draw no random number, in records that do not say so themselves."""
 
 
-class NoPairsError(ValueError):
+class NoPairsError(WrongValue):
     """No seed has all the runs that a comparison needs."""
 
 
@@ -101,7 +102,7 @@ def contrast(
     whole = [_term(term, metric) for term in checks.sequence("terms", terms)]
     checks.instance("transform", transform, Callable)  # type: ignore[arg-type]
     if not whole:
-        raise ValueError("terms must name the runs of one method at least, got none")
+        raise WrongValue("terms must name the runs of one method at least, got none")
     records = [r for r in records_of(records) if r.scale == scale]
     cells = [
         newest_by_seed((r for r in records if r.experiment == where), method, own) for _, where, method, own in whole
@@ -133,7 +134,7 @@ def _term(term: Any, metric: str) -> tuple[float, str, str, str]:
     parts = list(term) if isinstance(term, Sequence) and not isinstance(term, str) else []
     right = len(parts) in (3, 4) and all(isinstance(name, str) for name in parts[1:])
     if not right:
-        raise ValueError(
+        raise WrongValue(
             f"terms must each be (weight, experiment, method), a metric behind it or none, got {checks.shown(term)}"
         )
     weight, experiment, method, *own = parts
@@ -229,7 +230,7 @@ def _check_protocol(records: Iterable[RunRecord]) -> None:
         each = (f"{value!r} in {', '.join(dict.fromkeys(paths))}" for value, paths in values.items())
         said.append(f"{name} is {', but '.join(each)}")
     if said:
-        raise ValueError(f"these records cannot be compared, for they were not run alike: {'; '.join(said)}")
+        raise WrongValue(f"these records cannot be compared, for they were not run alike: {'; '.join(said)}")
 
 
 def newest_by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:
@@ -292,5 +293,5 @@ def same_data(a: RunRecord, b: RunRecord) -> bool:
     sizes = ("n_clients", "n_classes", "n_train", "n_test")
     both = {k: (a.federation.get(k), b.federation.get(k)) for k in sizes} | {"stand_in": (a.stand_in, b.stand_in)}
     if differing := {k: pair for k, pair in both.items() if pair[0] != pair[1]}:
-        raise ValueError(f"{a.relative_path} and {b.relative_path} cannot be paired: their data differ in {differing}")
+        raise WrongValue(f"{a.relative_path} and {b.relative_path} cannot be paired: their data differ in {differing}")
     return a.federation.get("fingerprint") == b.federation.get("fingerprint")

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.engine.sides import participants
+from hetfl_core.errors import WrongValue
 from hetfl_core.methods import FLIC, Method, PFedHN
 from hetfl_core.methods.privacy import Privacy, epsilon
 from hetfl_core.networks import Params
@@ -68,7 +69,7 @@ class Guard(Checked):
 
     def __post_init__(self) -> None:
         if not self.clip:
-            raise ValueError("clip must have a group, such as {'': 1.0}, got {}")
+            raise WrongValue("clip must have a group, such as {'': 1.0}, got {}")
         for name, limit in self.clip.items():
             checks.number(f"clip[{name!r}]", limit, above=0)
         checks.number("noise_multiplier", self.noise_multiplier, 0)
@@ -84,7 +85,7 @@ class Guard(Checked):
         """
         fitting = [prefix for prefix in self.clip if not prefix or has_prefix(name, prefix)]
         if not fitting:
-            raise ValueError(
+            raise WrongValue(
                 f"clip must have a group for every tensor that is sent; {name!r} fits none of {list(self.clip)}"
             )
         return max(fitting, key=len)
@@ -167,17 +168,17 @@ def _family(family: type[Method]) -> type[Method]:
 
         def __post_init__(self) -> None:
             if self.weighting != "uniform":
-                raise ValueError(
+                raise WrongValue(
                     f"method must have weighting='uniform': {self.weighting!r} tells how many samples there are"
                 )
             if self.surveys(0) or self.surveys(1):
-                raise ValueError(
+                raise WrongValue(
                     f"method must ask nothing before a round: answers to {self.name}'s survey are not protected"
                 )
             if isinstance(self, FLIC) and self.privacy is not None:
-                raise ValueError("method must not have noise of its own, got FLIC with privacy")
+                raise WrongValue("method must not have noise of its own, got FLIC with privacy")
             if isinstance(self, PFedHN):
-                raise ValueError("method must send models or features; pFedHN's differences have no guard yet")
+                raise WrongValue("method must send models or features; pFedHN's differences have no guard yet")
 
         def protect(self, upload: Params, received: Params, rng: Stream) -> Params:
             """Clip and noise."""

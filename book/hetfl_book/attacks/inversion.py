@@ -15,6 +15,7 @@ import numpy as np
 
 from hetfl_book.attacks.scores import Array
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 
 RIDGE = 1e-2
 """Of the decoder, over the mean variance of a feature."""
@@ -35,7 +36,7 @@ def decoder(z: Array, x: Array, ridge: float = RIDGE) -> Array:
     """
     z, x = checks.floats("z", z, 2), checks.floats("x", x, 2)
     if len(z) != len(x):
-        raise ValueError(f"z and x must have as many rows, got {len(z)} and {len(x)}")
+        raise WrongValue(f"z and x must have as many rows, got {len(z)} and {len(x)}")
     ridge = checks.number("ridge", ridge, 1e-12, 1e12)
     z = z - z.mean(0)
     S = z.T @ z

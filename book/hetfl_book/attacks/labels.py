@@ -19,6 +19,7 @@ import torch
 from hetfl_book.attacks.scores import Array, auc
 from hetfl_book.attacks.watching import Message
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -155,7 +156,7 @@ def learned_shares(
     others = [name for name in of if name not in known]
     here = [name for name in of if name in known]
     if not here:
-        raise ValueError(
+        raise WrongValue(
             f"known must hold clients of which there are features, such as {sorted(of)[:3]}, got {sorted(known)[:3]}"
         )
     Y = np.array([known[name] for name in here], float)

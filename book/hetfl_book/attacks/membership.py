@@ -24,6 +24,7 @@ from torch import Tensor
 from hetfl_book.attacks.scores import Array
 from hetfl_book.attacks.watching import Message
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.networks import Params
 
 Predict = Callable[[Params, Any], Tensor]
@@ -66,7 +67,7 @@ def loss_scores(
         All alike, or the same for everyone, where nothing of a model was sent.
     """
     if not len(messages):
-        raise ValueError("messages must hold at least one of the client's, got none")
+        raise WrongValue("messages must hold at least one of the client's, got none")
     checks.flag("calibrated", calibrated)
     falls = []
     for m in messages if calibrated else messages[-1:]:

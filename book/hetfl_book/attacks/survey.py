@@ -15,7 +15,8 @@ from hetfl_book.attacks import inversion, labels, linking, membership
 from hetfl_book.attacks.scores import Array, auc, bootstrap_interval, caught
 from hetfl_book.attacks.watching import Message, Seen, averaged, schedule, unmix
 from hetfl_core import checks
-from hetfl_core.engine.simulation import Run
+from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client
 from hetfl_core.methods import Ditto, FedCMA, FedPAC, HyFEM, Method
 from hetfl_core.networks import Params
@@ -100,10 +101,10 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
     checks.instance("seen", seen, Seen)
     fed = run.federation
     if fed.task != "classification":
-        raise ValueError(f"run must be of a classification, got one of a {fed.task}")
+        raise WrongValue(f"run must be of a classification, got one of a {fed.task}")
     indices = {client.name: i for i, client in enumerate(fed)}
     if colluder not in indices:
-        raise ValueError(f"colluder must be one of the clients {sorted(indices)[:3]} …, got {colluder!r}")
+        raise WrongValue(f"colluder must be one of the clients {sorted(indices)[:3]} …, got {colluder!r}")
     counts = {c.name: np.bincount(c.y_train.numpy(), minlength=fed.n_classes).tolist() for c in fed}
     found = {f"told_{what}": float(what in seen.told) for what in ("n_train", "class_counts")}
     single = seen.uploads

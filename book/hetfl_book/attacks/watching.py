@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hetfl_book.attacks.scores import Array
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Spec
 from hetfl_core.methods import Method, PFedHN
 from hetfl_core.networks import Params
@@ -210,7 +211,7 @@ def unmix(sums: Array, took_part: NDArray[np.bool_], strength: float = 1.0) -> A
     S = checks.floats("sums", sums, 2)
     A = checks.array("took_part", took_part)
     if A.shape[:1] != S.shape[:1] or A.ndim != 2 or A.dtype != bool:
-        raise ValueError(f"took_part must be bool, of shape ({len(S)}, clients), got {A.dtype} of {A.shape}")
+        raise WrongValue(f"took_part must be bool, of shape ({len(S)}, clients), got {A.dtype} of {A.shape}")
     strength = checks.number("strength", strength, 1e-12, 1e12)
     A = A.astype(float)
     A, S = A - A.mean(0), S - S.mean(0)

@@ -30,6 +30,7 @@ import numpy as np
 
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, Parts, joined
 from hetfl_core.rng import SERVER, numpy_stream
@@ -76,7 +77,7 @@ def capped_dirichlet(
     cap = ratio * len(labels) / n_clients
     dealt = np.minimum(cap, np.floor(ratio * counts)).astype(np.int64)
     if dealt.sum() < n_clients * min_size:
-        raise ValueError(
+        raise WrongValue(
             f"min_size={min_size} for n_clients={n_clients} needs {n_clients * min_size} samples, but with "
             f"ratio={ratio:g} {dealt.sum()} of {len(labels)} labels are dealt: at most {int(cap)} of a class"
         )
@@ -93,7 +94,7 @@ def capped_dirichlet(
         else:
             if taken.sum(1).min() >= min_size:
                 return _pick(labels, classes, taken, rng)
-    raise ValueError(_too_few(alpha, n_clients, min_size))
+    raise WrongValue(_too_few(alpha, n_clients, min_size))
 
 
 def published_dirichlet(
@@ -142,7 +143,7 @@ def published_dirichlet(
                 sizes[i] += len(piece)
         if sizes.min() >= min_size:
             return [joined(piece) for piece in pieces]
-    raise ValueError(_too_few(alpha, n_clients, min_size))
+    raise WrongValue(_too_few(alpha, n_clients, min_size))
 
 
 def _too_few(alpha: float, n_clients: int, min_size: int) -> str:

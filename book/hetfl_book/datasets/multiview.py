@@ -31,6 +31,7 @@ from hetfl_core import checks
 from hetfl_core.datasets.blocks import BlockPartition, at_most, federate
 from hetfl_core.datasets.image_files import read_image
 from hetfl_core.datasets.registry import DataError, fetch
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, gathered
 from hetfl_core.rng import SERVER, numpy_stream
@@ -100,7 +101,7 @@ def modelnet40(
     """
     checks.integer("views", views, 1, N_VIEWS)
     if N_VIEWS % views:
-        raise ValueError(f"views must divide {N_VIEWS}, got {views}")
+        raise WrongValue(f"views must divide {N_VIEWS}, got {views}")
     checks.integer("resize", resize, 1, 224)
     partition = gathered(partition, fields, BlockPartition)
     partition.holdings(views, len(MODELNET_CLASSES))
@@ -287,7 +288,7 @@ def herigraph(
     for city in parts:
         checks.choice("cities", city, CITIES)
     if not parts or len(set(parts)) < len(parts):
-        raise ValueError(f"cities must be different ones, at least one, got {checks.shown(cities)}")
+        raise WrongValue(f"cities must be different ones, at least one, got {checks.shown(cities)}")
     checks.choice("without_text", without_text, ("zeros", "drop"))
     known = [_labels(city) for city in parts]
     n = sum(len(ids) for ids, _ in known)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, Parts, check_k, joined
 from hetfl_core.rng import SERVER, numpy_stream
@@ -71,7 +72,7 @@ def uneven_shares(
         If the classes cannot have equally many holders.
     """
     if n_clients * k % n_classes:
-        raise ValueError(
+        raise WrongValue(
             f"n_clients × k must be a multiple of n_classes={n_classes}, so that each class has equally many holders, "
             f"got n_clients={n_clients} and k={k}"
         )

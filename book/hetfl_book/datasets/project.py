@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.rng import stream
 
@@ -65,7 +66,7 @@ def to_common_space(
     checks.number("perplexity", perplexity, above=0)
     checks.memory(8 * dim * max(client.n_train + client.n_test for client in federation), dim=dim)
     if few := [c.name for c in federation if c.n_train + c.n_test < 4]:
-        raise ValueError(f"client {few[0]!r}: t-SNE needs at least 4 samples")
+        raise WrongValue(f"client {few[0]!r}: t-SNE needs at least 4 samples")
     projection = {"how": "tsne", "dim": dim, "seed": seed, "fitted_on": FITTED_ON}
     projection |= {"variant": "text", "perplexity": perplexity, "iterations": iterations}
     clients = []
@@ -80,7 +81,7 @@ def to_common_space(
 
 def _flat(x: Tensor | dict[str, Tensor], name: str) -> NDArray[np.float64]:
     if isinstance(x, dict):
-        raise ValueError(f"client {name!r}: x_train must be one tensor to be projected, got the blocks {list(x)}")
+        raise WrongValue(f"client {name!r}: x_train must be one tensor to be projected, got the blocks {list(x)}")
     return x.reshape(len(x), -1).numpy().astype(np.float64)
 
 

@@ -35,6 +35,7 @@ from hetfl_book.datasets.rendering import (
 )
 from hetfl_core import checks
 from hetfl_core.datasets import blocks
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, gathered
 from hetfl_core.rng import SERVER, numpy_stream
@@ -192,11 +193,11 @@ def render(
     make = SHAPES[checks.choice("shape", shape, tuple(SHAPES))]
     u, where = checks.floats("sizes", sizes, 2), checks.floats("azimuth", azimuth, 1)
     if u.shape[1] != N_SIZES or u.min() < 0 or u.max() > 1:
-        raise ValueError(f"sizes must be numbers in 0…1 of shape (n, {N_SIZES}), got {checks.shown(sizes)}")
+        raise WrongValue(f"sizes must be numbers in 0…1 of shape (n, {N_SIZES}), got {checks.shown(sizes)}")
     turns, tilts = checks.floats("turn", turn, 1), checks.floats("tilt", np.zeros(len(u)) if tilt is None else tilt, 1)
     for name, angles in (("turn", turns), ("tilt", tilts)):
         if len(angles) != len(u):
-            raise ValueError(f"{name} must have an angle for each of {len(u)} solids, got {len(angles)}")
+            raise WrongValue(f"{name} must have an angle for each of {len(u)} solids, got {len(angles)}")
     checks.integer("size", size, 4, MOST_PIXELS)
     checks.memory(4 * len(u) * len(where) * size**2, sizes=u.shape, azimuth=where.shape, size=size)
     bright = DULLEST + (1 - DULLEST) * u[:, -1]

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, data_home
+from hetfl_core.errors import NotInstalled, WrongValue
 from hetfl_core.federation import Client, Federation
 from hetfl_core.files import write_atomically
 from hetfl_core.partition import Indices, Partition, gathered, streams
@@ -83,7 +84,7 @@ def textcaps(
 
     The captions and images of [2]_ (6.6 GB) have to be put into the data folder by hand, as no hash of theirs is known
     to check a download with; the error says from where. Vectors are computed once, which takes models (``pip install
-    "hetfl-core[text]"``, which download their weights) and on a CPU some tens of minutes, and are then kept.
+    "hetfl-book[text]"``, which download their weights) and on a CPU some tens of minutes, and are then kept.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def textcaps(
 
 def _check(partition: Partition, seed: int, prune: float) -> None:
     if partition.n_clients % 2:
-        raise ValueError(f"n_clients must be even, as half hold captions and half images, got {partition.n_clients}")
+        raise WrongValue(f"n_clients must be even, as half hold captions and half images, got {partition.n_clients}")
     _half(partition).check(10**12, len(CLASSES))  # whether there are enough pairs is seen when they are dealt
     checks.seed(seed)
     checks.fraction("prune", prune, "[0, 1)")
@@ -229,7 +230,7 @@ def embed(pairs: Sequence[Pair], embedder: Embedder, folder: Path | None = None)
         try:
             computed = {"captions": embedder.captions([p.caption for p in pairs]), "images": embedder.images(files)}
         except ImportError as error:
-            raise ImportError(f'{error}: vectors of TextCaps need `pip install "hetfl-core[text]"`') from error
+            raise NotInstalled(f'{error}: vectors of TextCaps need `pip install "hetfl-book[text]"`') from error
         buffer = io.BytesIO()
         np.savez(buffer, **computed)  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())
@@ -380,13 +381,13 @@ def two_modalities(
     checks.integer("n_pairs", n_pairs, 1)
     k = partition.classes_per_client or 1
     if 5 * partition.n_clients * k > 8 * n_pairs:
-        raise ValueError(
+        raise WrongValue(
             f"n_pairs must be enough for each of n_clients={partition.n_clients} to get one for training of each of "
             f"{k} classes, got {n_pairs}"
         )
     checks.number("separation", separation, -1e30, 1e30)
     if not isinstance(noise, Sequence) or len(noise) != 2 or isinstance(noise, str):
-        raise ValueError(f"noise must be two numbers, of captions and of images, got {checks.shown(noise)}")
+        raise WrongValue(f"noise must be two numbers, of captions and of images, got {checks.shown(noise)}")
     for blur in noise:
         checks.number("noise", blur, 0, 1e30)
     checks.memory(8 * n_pairs * (latent + 768 + 512 / 2), n_pairs=n_pairs, latent=latent)

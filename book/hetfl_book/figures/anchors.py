@@ -22,6 +22,7 @@ from hetfl_core import checks
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import balanced_accuracy
 from hetfl_core.engine.simulator import Simulator
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC
 from hetfl_core.methods.base import Method, Params
@@ -131,7 +132,7 @@ def aligned(federation: Federation, method: Method, seed: int = 0, anchors: Any 
         drawn = state.server["anchor.mean"]
         put = torch.tensor(checks.floats("anchors", anchors, 2), dtype=drawn.dtype)
         if put.shape != drawn.shape:
-            raise ValueError(f"anchors must have the shape {tuple(drawn.shape)}, got {tuple(put.shape)}")
+            raise WrongValue(f"anchors must have the shape {tuple(drawn.shape)}, got {tuple(put.shape)}")
         state = replace(state, server={**state.server, "anchor.mean": put})
     outcomes = simulator.train(state, range(len(federation)), 0, "start")
     return [outcomes[i].client_state for i in range(len(federation))], state
@@ -152,7 +153,7 @@ def embedded(
     """
     checks.choice("split", split, ("train", "test"))
     if len(kept) != len(federation):
-        raise ValueError(f"kept must be of each of {len(federation)} clients, got {len(kept)}")
+        raise WrongValue(f"kept must be of each of {len(federation)} clients, got {len(kept)}")
     dtype = next((t.dtype for own in kept for t in own.values() if t.is_floating_point()), torch.float32)
     with torch.no_grad():
         return {
@@ -234,7 +235,7 @@ def draw(clouds: Sequence[Sequence[dict[str, Any]]], scores: dict[str, Any], sto
         If there are not two hospitals.
     """
     if len(scores) != 2:
-        raise ValueError(f"scores must be of two hospitals, got {list(scores)}")
+        raise WrongValue(f"scores must be of two hospitals, got {list(scores)}")
     side, gap, top = 172.0, WIDTH - 2 * 172.0, 44.0
     edge = 1.4 * max(stops)
     unit = side / (2 * edge)

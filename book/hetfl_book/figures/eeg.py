@@ -21,6 +21,7 @@ from hetfl_book.figures.intervals import line_style
 from hetfl_book.figures.transport import near
 from hetfl_core import checks
 from hetfl_core.datasets.recordings import standard_montage
+from hetfl_core.errors import WrongValue
 from hetfl_core.plots import COLOURS, FARTHEST, MARKERS, _axes
 
 Array = NDArray[np.float64]
@@ -47,14 +48,14 @@ def head(channels: Sequence[str], rate: float = 160.0) -> Any:
     """
     channels = checks.names("channels", channels)
     if not channels or len(set(channels)) < len(channels):
-        raise ValueError(f"channels must be different names, one at least, got {checks.shown(channels)}")
+        raise WrongValue(f"channels must be different names, one at least, got {checks.shown(channels)}")
     rate = checks.number("rate", rate, above=0)
     import mne
 
     montage = standard_montage()
     unknown = [name for name in channels if name not in montage.ch_names]
     if unknown:
-        raise ValueError(f"channels: expected names of the 10–05 system, got {unknown}")
+        raise WrongValue(f"channels: expected names of the 10–05 system, got {unknown}")
     info = mne.create_info(list(channels), rate, "eeg")
     with mne.utils.use_log_level("ERROR"):
         return info.set_montage(montage)
@@ -64,7 +65,7 @@ def _grid(argument: str, count: int, columns: int, side: float) -> tuple[Figure,
     """A figure as wide as a phone's, and its first `count` axes, which are as many as what is drawn."""
     checks.integer("columns", columns, 1, 12)
     if not count:
-        raise ValueError(f"{argument} must have one entry at least, got none")
+        raise WrongValue(f"{argument} must have one entry at least, got none")
     rows = -(-count // columns)
     fig, axes = plt.subplots(rows, columns, figsize=(6.4, side * rows), squeeze=False)
     for ax in axes.flat[count:]:
@@ -101,7 +102,7 @@ def traces(
     for when in checks.mapping("marks", {} if marks is None else marks):
         checks.number("marks", when)
     if data.shape != (len(names), len(times)):
-        raise ValueError(f"data: expected shape {(len(names), len(times))} from names and times, got {data.shape}")
+        raise WrongValue(f"data: expected shape {(len(names), len(times))} from names and times, got {data.shape}")
     ax = _axes(ax, figsize=(6.4, 0.55 * len(names) + 1.6))
     place = -step * np.arange(len(names))
     for row, y in zip(data, place, strict=True):
@@ -141,7 +142,7 @@ def topographies(values: Mapping[str, ArrayLike], info: Any, limit: float, label
     found = {title: checks.floats("values", each, 1) for title, each in checks.mapping("values", values).items()}
     for title, each in found.items():
         if len(each) != len(info.ch_names):
-            raise ValueError(f"values must be {len(info.ch_names)}, as electrodes, got {len(each)} of {title!r}")
+            raise WrongValue(f"values must be {len(info.ch_names)}, as electrodes, got {len(each)} of {title!r}")
     fig, axes = _grid("values", len(found), columns, 3.3)
     for ax, (title, each) in zip(axes, found.items(), strict=True):
         look: dict[str, Any] = {"cmap": "PuOr", "vlim": (-limit, limit), "show": False, "contours": 4}
@@ -176,7 +177,7 @@ def matrices(
     checks.instance("label", label, str)
     for title, each in found.items():
         if each.shape != (len(channels),) * 2:
-            raise ValueError(
+            raise WrongValue(
                 f"given: expected matrices of as many rows as channels, {len(channels)}, got {each.shape} of {title!r}"
             )
     fig, axes = _grid("given", len(found), columns, 4.3)
@@ -213,7 +214,7 @@ def upright(S: ArrayLike) -> Array:
     """
     S = checks.floats("S", S)
     if S.shape[-2:] != (2, 2):
-        raise ValueError(f"S must be matrices of shape (..., 2, 2), got shape {S.shape}")
+        raise WrongValue(f"S must be matrices of shape (..., 2, 2), got shape {S.shape}")
     a, b, c = S[..., 0, 0], S[..., 0, 1], S[..., 1, 1]
     return np.stack([(a - c) / np.sqrt(2), np.sqrt(2) * b, (a + c) / np.sqrt(2)], -1)
 
@@ -262,9 +263,9 @@ def along(ax: Any, path: ArrayLike, label: str, colour: str, style: str = "-") -
     """A path of 2 × 2 matrices, shape (n, 2, 2), in the cone."""
     path = checks.floats("path", path, 3)
     if path.shape[1:] != (2, 2):
-        raise ValueError(f"path must be matrices of shape (n, 2, 2), got shape {path.shape}")
+        raise WrongValue(f"path must be matrices of shape (n, 2, 2), got shape {path.shape}")
     if not is_color_like(colour):
-        raise ValueError(f"colour must be one of Matplotlib's, got {checks.shown(colour)}")
+        raise WrongValue(f"colour must be one of Matplotlib's, got {checks.shown(colour)}")
     checks.choice("style", style, ("-", "--", ":", "-."))
     ax.plot(*upright(path).T, style, color=colour, lw=3, label=label)
 

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
 from hetfl_core import checks
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.plots import COLOURS, MARKERS, _axes, differences
 
 
@@ -48,7 +49,7 @@ def sweep(
     checks.frame("rows", rows)
     for argument, column in (("x", x), ("y", y), ("by", by)):
         if column not in rows:
-            raise KeyError(f"{argument}: the rows have no column {column!r}; they have {list(rows)}")
+            raise UnknownName(f"{argument}: the rows have no column {column!r}; they have {list(rows)}")
     ax = _axes(ax)
     for i, (name, mine) in enumerate(rows.groupby(by, sort=False)):
         found = mine.groupby(x)[y].agg(["mean", "std"]).fillna({"std": 0}).dropna()
@@ -104,7 +105,7 @@ def forests(
     names = list(dict.fromkeys(name for rows in tables.values() for name in rows.index))
     sizes = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
     if sum(sizes) > len(names):
-        raise ValueError(f"groups must be sizes that add up to at most {len(names)}, got {sizes}")
+        raise WrongValue(f"groups must be sizes that add up to at most {len(names)}, got {sizes}")
     ax = _axes(ax, figsize=(6.8, 1.4 + 0.36 * len(names)))
     steps = 0.3 * np.linspace(1, -1, len(tables)) if len(tables) > 1 else [0.0]
     ends = np.abs(np.concatenate([[0.0], *(rows[["low", "high"]].to_numpy(float).ravel() for rows in tables.values())]))
@@ -191,7 +192,7 @@ def verdicts(table: pd.DataFrame, ax: Axes | None = None, title: str = "", colum
     columns = checks.integer("columns", columns, 1)
     wrong = sorted(set(map(str, table["holds"])) - set(VERDICTS))
     if wrong:
-        raise ValueError(f"table must have one of {', '.join(VERDICTS)} in the column holds, got {', '.join(wrong)}")
+        raise WrongValue(f"table must have one of {', '.join(VERDICTS)} in the column holds, got {', '.join(wrong)}")
     deep = max(-(-len(table) // columns), 1)
     ax = _axes(ax, figsize=(8.4, 0.7 + 0.26 * deep))
     for i, (statement, holds) in enumerate(zip(table["statement"], table["holds"], strict=True)):

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from hetfl_book.figures.panels import ROW, SHARPER, png, tag
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 
 LARGEST = 1_500_000
 """Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
@@ -145,7 +146,7 @@ def moving(
     checks.integer("dpi", dpi, 20, 400)
     told = [str(label) for label in checks.sequence("labels", labels)]
     if len(told) < 2:
-        raise ValueError(f"labels must be of at least two steps, got {len(told)}")
+        raise WrongValue(f"labels must be of at least two steps, got {len(told)}")
     checks.integer("shown", shown, -len(told), len(told) - 1)
     frames, sizes = [], []
     for k in range(len(told)):
@@ -156,10 +157,10 @@ def moving(
         sizes.append([tuple(figure.get_size_inches().tolist()) for figure in figures])
         frames.append([png(figure, SHARPER * dpi) for figure in figures])
         if sizes[k] != sizes[0]:
-            raise ValueError(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
+            raise WrongValue(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
     made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]], shown)
     if (size := len(made.html())) > LARGEST:
-        raise ValueError(
+        raise WrongValue(
             f"draw makes {len(told)} pictures of {size / 1e6:.1f} MB in all, more than {LARGEST / 1e6:.1f} MB: fewer "
             "steps, a smaller figure or a smaller dpi"
         )

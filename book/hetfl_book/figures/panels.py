@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 
 SHARPER = 2
 """Dots of the files for each pixel on the page: screens of phones and good desks have so many."""
@@ -97,7 +98,7 @@ def side_by_side(figures: Sequence[Figure], alts: Sequence[str], dpi: int = 80) 
         checks.instance("figures", figure, Figure)
     told = checks.names("alts", alts)
     if not drawn or len(told) != len(drawn):
-        raise ValueError(f"alts must say of each of {len(drawn)} figures what is to be seen, got {len(told)}")
+        raise WrongValue(f"alts must say of each of {len(drawn)} figures what is to be seen, got {len(told)}")
     checks.integer("dpi", dpi, 20, 400)
     widths = [round(float(figure.get_size_inches()[0]) * dpi) for figure in drawn]
     return Panels([png(figure, SHARPER * dpi) for figure in drawn], told, widths)

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.plots import COLOURS, MARKERS, _arrays, _axes
 
 
@@ -46,17 +47,17 @@ def regions(
     xy = checks.floats("points", points, 2, least=0)
     y = checks.array("labels", labels)
     if xy.shape[1] != 2 or y.shape != (len(xy),) or not (np.issubdtype(y.dtype, np.integer) or not len(y)):
-        raise ValueError(f"points and labels must have shapes (n, 2) and (n,), got {xy.shape} and {y.shape}")
+        raise WrongValue(f"points and labels must have shapes (n, 2) and (n,), got {xy.shape} and {y.shape}")
     left, right, bottom, top = bounds if len(bounds := checks.floats("limits", limits, 1).tolist()) == 4 else [0] * 4
     if not (left < right and bottom < top):
-        raise ValueError(f"limits must be (left, right, bottom, top), increasing in pairs, got {checks.shown(limits)}")
+        raise WrongValue(f"limits must be (left, right, bottom, top), increasing in pairs, got {checks.shown(limits)}")
     checks.integer("steps", steps, 2, 2000)
     if not callable(classify):
-        raise ValueError(f"classify must be a function of points, got {checks.shown(classify)}")
+        raise WrongValue(f"classify must be a function of points, got {checks.shown(classify)}")
     across, along = np.meshgrid(np.linspace(left, right, steps), np.linspace(bottom, top, steps))
     found = np.asarray(classify(np.stack([across.ravel(), along.ravel()], axis=1)))
     if found.shape != (steps**2,) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
-        raise ValueError(f"classify must give a class for each of {steps**2} points, got {checks.shown(found)}")
+        raise WrongValue(f"classify must give a class for each of {steps**2} points, got {checks.shown(found)}")
     ax = _axes(ax)
     seen = found.reshape(steps, steps)
     for c in np.unique(found):

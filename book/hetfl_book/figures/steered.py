@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.plots import COLOURS
 
 WIDTH = 360
@@ -76,7 +77,7 @@ def stops_of(sliders: Sliders) -> dict[str, list[str]]:
     """The stops of each slider, as they are written beside it."""
     found = {name: checks.sequence("sliders", stops) for name, stops in checks.mapping("sliders", sliders).items()}
     if min(map(len, found.values()), default=0) < 2:
-        raise ValueError(f"sliders must be one or more of at least two stops, got {checks.shown(sliders)}")
+        raise WrongValue(f"sliders must be one or more of at least two stops, got {checks.shown(sliders)}")
     return {name: [f"{s:g}" if isinstance(s, float) else str(s) for s in stops] for name, stops in found.items()}
 
 
@@ -113,13 +114,13 @@ class Steered:
         places = checks.sequence("start", [0] * len(sizes) if start is None else start)
         self.start = [checks.integer("start", i) for i in places]
         if len(self.start) != len(sizes) or not all(0 <= i < n for i, n in zip(self.start, sizes, strict=True)):
-            raise ValueError(f"start must be a place among the stops of each slider, {sizes} of them, got {self.start}")
+            raise WrongValue(f"start must be a place among the stops of each slider, {sizes} of them, got {self.start}")
         for name, values in [("said", said), *(pair for mark in marks for pair in mark.moving.items())]:
             if len(values) != prod(sizes):
-                raise ValueError(f"{name} must have a value for each of {prod(sizes)} combinations, got {len(values)}")
+                raise WrongValue(f"{name} must have a value for each of {prod(sizes)} combinations, got {len(values)}")
         self.marks, self.height, self.alt, self.said = list(marks), height, alt, list(said)
         if (size := len(self.html())) > LARGEST:
-            raise ValueError(f"the figure has {size} bytes, more than {LARGEST}: fewer stops, or rounder numbers")
+            raise WrongValue(f"the figure has {size} bytes, more than {LARGEST}: fewer stops, or rounder numbers")
 
     def svg(self) -> str:
         """The drawing where the sliders stand at first."""
@@ -181,7 +182,7 @@ def results(
     """
     ends = checks.floats("limits", limits, 1).tolist()
     if len(ends) != 2 or not ends[0] < ends[1]:
-        raise ValueError(f"limits must be two numbers that rise, got {checks.shown(limits)}")
+        raise WrongValue(f"limits must be two numbers that rise, got {checks.shown(limits)}")
     checks.nonempty_str("axis", axis)
     (low, high), sizes = ends, tuple(map(len, stops_of(sliders).values()))
     left, right, row = 14, WIDTH - 14, 54
@@ -200,7 +201,7 @@ def results(
     for i, (name, values) in enumerate(found.items()):
         each = checks.floats(f"found[{name!r}]", values)
         if each.shape[:-1] != sizes or each.min() < low or each.max() > high:
-            raise ValueError(
+            raise WrongValue(
                 f"found[{name!r}] must have the shape {(*sizes, 'runs')} and values in {low:g} … {high:g}, got shape "
                 f"{each.shape} and {each.min():g} … {each.max():g}"
             )

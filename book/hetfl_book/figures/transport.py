@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.plots import COLOURS, FARTHEST, MARKERS, _axes
 
 Array = NDArray[np.float64]
@@ -30,14 +31,14 @@ def near(name: str, value: ArrayLike, axes: int) -> Array:
     """Numbers that can be squared."""
     found = checks.floats(name, value, axes)
     if np.abs(found).max() > FARTHEST:
-        raise ValueError(f"{name} must lie within ±{FARTHEST:g}, got {np.abs(found).max():g}")
+        raise WrongValue(f"{name} must lie within ±{FARTHEST:g}, got {np.abs(found).max():g}")
     return found
 
 
 def _cloud(name: str, value: ArrayLike) -> Array:
     points = near(name, value, 2)
     if points.shape[1] != 2:
-        raise ValueError(f"{name} must be points in the plane, shape (n, 2), got shape {points.shape}")
+        raise WrongValue(f"{name} must be points in the plane, shape (n, 2), got shape {points.shape}")
     return points
 
 
@@ -45,9 +46,9 @@ def _plan(plan: ArrayLike, n: int | None = None, m: int | None = None) -> Array:
     """A coupling of n and m points, scaled to sum 1."""
     found = near("plan", plan, 2)
     if (found < 0).any() or not found.sum() > 1e-100:
-        raise ValueError("plan must be weights, not negative and not all 0")
+        raise WrongValue("plan must be weights, not negative and not all 0")
     if n is not None and found.shape != (n, m):
-        raise ValueError(f"plan must have a row a point of x and a column a point of y, {(n, m)}, got {found.shape}")
+        raise WrongValue(f"plan must have a row a point of x and a column a point of y, {(n, m)}, got {found.shape}")
     return found / found.sum()
 
 
@@ -70,15 +71,15 @@ def ellipse(mean: ArrayLike, covariance: ArrayLike, radius: float = 2.0, steps: 
     """
     m, S = near("mean", mean, 1), near("covariance", covariance, 2)
     if m.shape != (2,) or S.shape != (2, 2):
-        raise ValueError(f"mean and covariance must have shapes (2,) and (2, 2), got {m.shape} and {S.shape}")
+        raise WrongValue(f"mean and covariance must have shapes (2,) and (2, 2), got {m.shape} and {S.shape}")
     radius = checks.number("radius", radius, 0, FARTHEST)
     checks.integer("steps", steps, 3, 100_000)
     slack = 1e-8 * np.abs(S).max()
     if abs(S[0, 1] - S[1, 0]) > slack:
-        raise ValueError("covariance must be symmetric")
+        raise WrongValue("covariance must be symmetric")
     variances, axes = np.linalg.eigh((S + S.T) / 2)
     if variances[0] < -slack:
-        raise ValueError("covariance must be positive semi-definite, it has a negative eigenvalue")
+        raise WrongValue("covariance must be positive semi-definite, it has a negative eigenvalue")
     angle = np.linspace(0, 2 * np.pi, steps)
     circle = np.stack([np.cos(angle), np.sin(angle)], -1)
     return m + radius * circle * np.sqrt(variances.clip(0)) @ axes.T
@@ -163,7 +164,7 @@ def between(
     given = {name: near(name, value, len(shape)) for name, (value, shape) in told.items()}
     for name, (_, shape) in told.items():
         if given[name].shape != shape:
-            raise ValueError(f"{name} must have shape {shape}, got {given[name].shape}")
+            raise WrongValue(f"{name} must have shape {shape}, got {given[name].shape}")
     first, covariance, second, other, T = given.values()
     part, ends = (1 - t) * np.eye(2) + t * T, ((first, covariance), (second, other))
     ax = _axes(ax)
@@ -222,7 +223,7 @@ def table(plan: ArrayLike, ax: Axes | None = None, title: str = "", written: str
             try:
                 said = written.format(w)
             except (ValueError, LookupError) as error:
-                raise ValueError(f"written must be a format of one number, got {written!r}: {error}") from None
+                raise WrongValue(f"written must be a format of one number, got {written!r}: {error}") from None
             ax.text(j, i, said, ha="center", va="center", fontsize=13)
     n, m = weights.shape
     ax.set_xticks(range(m), [f"$y_{{{j + 1}}}$" for j in range(m)])
@@ -236,7 +237,7 @@ def _pairs(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
     """Two lists of numbers, of which the i-th of one is the partner of the i-th of the other."""
     first, second = near("x", x, 1), near("y", y, 1)
     if first.shape != second.shape:
-        raise ValueError(f"x and y must be equally many, got {first.size} and {second.size}")
+        raise WrongValue(f"x and y must be equally many, got {first.size} and {second.size}")
     return first, second
 
 

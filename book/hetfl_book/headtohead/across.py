@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from hetfl_book.headtohead.entries import ALONE
+from hetfl_core.errors import WrongValue
 from hetfl_core.rng import SERVER, numpy_stream
 from hetfl_core.statistics import holm
 
@@ -125,7 +126,7 @@ def signed_rank(gaps: ArrayLike, rope: float = ROPE, prior: float = 0.5, draws: 
     """
     z = np.asarray(gaps, dtype=float)
     if not len(z) or not np.isfinite(z).all():
-        raise ValueError(f"gaps must be finite numbers, at least one, got {z.tolist()}")
+        raise WrongValue(f"gaps must be finite numbers, at least one, got {z.tolist()}")
     z = np.concatenate([[0.0], z])
     means = (z[:, None] + z) / 2
     w = numpy_stream(0, SERVER, 0, "signed-rank test").dirichlet([prior, *np.ones(len(z) - 1)], draws)

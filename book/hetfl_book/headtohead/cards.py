@@ -29,6 +29,7 @@ from hetfl_book.headtohead.ranking import cells, choices, finals, written
 from hetfl_book.headtohead.running import OWN_STEP
 from hetfl_core import checks, records, simulate
 from hetfl_core.datasets import heart
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, Method
 
@@ -135,7 +136,7 @@ def equation(kind: type[Method]) -> str:
     for text in (inspect.cleandoc(kind.__doc__ or ""), sys.modules[kind.__module__].__doc__ or ""):
         if found := pattern.search(text):
             return " ".join(found[2].split()).rstrip(".,:;")
-    raise ValueError(f"{kind.__name__}: neither its docstring nor its module's has a line that begins with .. math::")
+    raise WrongValue(f"{kind.__name__}: neither its docstring nor its module's has a line that begins with .. math::")
 
 
 def references(kind: type[Method]) -> list[str]:

@@ -16,6 +16,7 @@ from hetfl_book.headtohead.entries import ALONE, Entry, entries, entry_of
 from hetfl_book.headtohead.federations import FEDERATIONS, SIZES, Size, data_of
 from hetfl_book.headtohead.running import Bench, Task
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.files import data_path, results_home
 from hetfl_core.methods import Method
 
@@ -63,12 +64,12 @@ def planned(
     if add is not None:
         name, line = _added(add, wanted[0])
         if name in lines:
-            raise ValueError(f"add: {name!r} takes part already: give the method another name")
+            raise WrongValue(f"add: {name!r} takes part already: give the method another name")
         lines[name] = line
         methods = [*(methods or ()), name]
     for method in methods or ():
         if method not in lines:
-            raise ValueError(checks.unknown("methods", method, lines))
+            raise WrongValue(checks.unknown("methods", method, lines))
     chosen = list(dict.fromkeys([ALONE, *(methods or lines)]))
     bench = Bench(results_home() if out is None else out, lines, (data_path("results"),))
     stages = running.tasks(bench, wanted, sizes, chosen)
@@ -93,12 +94,12 @@ def named(names: str) -> list[str]:
 def _added(place: str, name: str) -> tuple[str, Entry]:
     module, _, attribute = place.partition(":")
     if not attribute:
-        raise ValueError(f"add must look like my_module:MyMethod, got {place!r}")
+        raise WrongValue(f"add must look like my_module:MyMethod, got {place!r}")
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"add: {place!r} cannot be had: {error}") from error
+        raise WrongValue(f"add: {place!r} cannot be had: {error}") from error
     finally:
         sys.path.remove(os.getcwd())
     made = found() if callable(found) and not isinstance(found, Method) else found

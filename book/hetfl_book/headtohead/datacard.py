@@ -8,6 +8,7 @@ from hetfl_book.headtohead.federations import FEDERATIONS
 from hetfl_book.headtohead.figures import markdown
 from hetfl_book.headtohead.portraits import portraits
 from hetfl_core.datasets import registry
+from hetfl_core.errors import UnknownName
 
 
 def source(name: str) -> tuple[str, str]:
@@ -35,7 +36,7 @@ def table() -> str:
     """
     known = portraits().set_index(["federation", "size"])
     if lost := ",".join(name for name in FEDERATIONS if name not in known.index):
-        raise LookupError(f"no portrait of {lost}: make it by `hetfl headtohead --describe --federations {lost}`")
+        raise UnknownName(f"no portrait of {lost}: make it by `hetfl headtohead --describe --federations {lost}`")
     return markdown(pd.DataFrame([_line(name, known.loc[name]) for name in FEDERATIONS]))
 
 

@@ -12,8 +12,10 @@ from typing import Any
 from warnings import catch_warnings
 
 from hetfl_core import baselines, checks
-from hetfl_core.estimators import InOnePlace, PerSite, is_estimator
+from hetfl_core.errors import WrongValue
+from hetfl_core.estimators import InOnePlace, PerSite
 from hetfl_core.federation import Federation
+from hetfl_core.learners import as_learner
 from hetfl_core.methods import CATALOGUE, FLIC, Method
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.views import VIEWS, block_names, view_of
@@ -36,7 +38,7 @@ ALONE = "network alone"
 """What gains are counted from."""
 
 
-class NotHere(ValueError):
+class NotHere(WrongValue):
     """Why a method has no runs on a federation."""
 
 
@@ -98,20 +100,15 @@ class Entry:
     one_model: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.method, type):
-            raise TypeError(f"method must be an object, such as {self.method.__name__}(), got the class")
-        if not isinstance(self.method, Method | baselines.Alone | baselines.Pooled) and not is_estimator(self.method):
-            raise TypeError(f"method must be a Method, a baseline or an estimator, got {checks.shown(self.method)}")
+        as_learner(self.method)  # which refuses what cannot be fitted
         checks.choice("view", self.view, tuple(VIEWS))
         if (n := settings_in(self.grid)) > MOST:
-            raise ValueError(f"grid must have at most {MOST} settings, as all methods have, got {n}")
+            raise WrongValue(f"grid must have at most {MOST} settings, as all methods have, got {n}")
 
     @property
     def way(self) -> str:
         """Whether clients learn ``"together"`` or ``"alone"``, or all rows lie in ``"one place"``."""
-        if isinstance(self.method, InOnePlace | baselines.Pooled):
-            return "one place"
-        return "together" if isinstance(self.method, Method) and self.method.name != "Local" else "alone"
+        return as_learner(self.method).way
 
     @property
     def exchanges(self) -> bool:
@@ -142,8 +139,8 @@ class Entry:
         try:
             with catch_warnings(action="ignore"):
                 found = view_of(data, self.view)
-                if isinstance(self.method, baselines.Alone | baselines.Pooled):
-                    self.method.check(found)
+                if not (learner := as_learner(self.method)).in_rounds:
+                    learner.check(found.specs())
         except ValueError as error:
             raise NotHere(str(error)) from error
         return found
@@ -162,7 +159,7 @@ class Entry:
         NotHere
             Where the method cannot run.
         """
-        if not isinstance(self.method, Method):
+        if not as_learner(self.method).in_rounds:
             return self.method
         method = replace(self.method, model=family.model(self.method, data), **TRAINING)
         try:
@@ -226,7 +223,7 @@ def entry_of(method: Method, data: Federation) -> Entry:
             ready = found.on(found.seen(data, ""), FAMILIES["small"])
             served = type(ready).predict_server is not Method.predict_server and not ready.stages(ROUNDS, "final")
             return replace(found, one_model=served and {*ready.model.parts} <= {*ready.shared})
-    raise ValueError(f"{method.name} works on no view of {data.name!r}")
+    raise WrongValue(f"{method.name} works on no view of {data.name!r}")
 
 
 @cache

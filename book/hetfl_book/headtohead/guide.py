@@ -17,6 +17,7 @@ import pandas as pd
 from hetfl_book.headtohead.entries import Entry, entries
 from hetfl_book.headtohead.running import OWN_STEP
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Federation
 
 FEW = 20
@@ -65,7 +66,7 @@ class Traits:
         """
         checks.instance("federation", federation, Federation)
         if federation.task != "classification":
-            raise ValueError(f"federation must be for classification, got a {federation.task}")
+            raise WrongValue(f"federation must be for classification, got a {federation.task}")
         counts = np.array([np.bincount(c.y_train.numpy(), minlength=federation.n_classes) for c in federation])
         shares, all_shares = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
         apart = float(np.abs(shares - all_shares).sum(1).mean() / 2)
@@ -172,7 +173,7 @@ def advise(gains: pd.DataFrame) -> Advice:
     checks.frame("gains", gains)
     whole = gains.dropna()
     if whole.empty:
-        raise ValueError(f"gains must have a method that ran in all of its {gains.shape[1]} cases, got none")
+        raise WrongValue(f"gains must have a method that ran in all of its {gains.shape[1]} cases, got none")
     means = whole.mean(axis=1)
     best = means.idxmax()
     low, high = whole.loc[best].agg(["min", "max"])

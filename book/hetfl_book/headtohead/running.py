@@ -20,16 +20,14 @@ from hetfl_book.headtohead import VERSION
 from hetfl_book.headtohead.entries import ALONE, FAMILIES, RATES, ROUNDS, Entry, NotHere, listed
 from hetfl_book.headtohead.federations import FEDERATIONS, Size, data_of
 from hetfl_book.headtohead.recording import described, joined, record_of
-from hetfl_core import baselines, records
+from hetfl_core import records
 from hetfl_core.clients import Spec
 from hetfl_core.engine.apart import simulate_apart
-from hetfl_core.engine.checkpoint import method_settings
 from hetfl_core.engine.measures import Named
-from hetfl_core.engine.simulation import simulate_seeds
-from hetfl_core.engine.together import together
-from hetfl_core.estimators import as_baseline
+from hetfl_core.engine.options import RunOptions
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.federation import Federation
-from hetfl_core.methods import Method
+from hetfl_core.learners import as_learner, simulate_seeds
 from hetfl_core.parallel import in_order
 from hetfl_core.records import RunRecord, environment
 from hetfl_core.settings import changed, plain
@@ -149,7 +147,7 @@ class Bench:
         each = [(one, self._asked(task.method)) for one in choices[1:] if one] + [(one, now) for one in found]
         for record, wanted in each:
             if lines := _differs(record, wanted, way):
-                raise ValueError(
+                raise WrongValue(
                     f"the record {record.relative_path} in {record.path} is of another {task.method!r} than would be "
                     f"run now (there → now): {'; '.join(lines)}; give another --out, or delete the records of "
                     f"{task.method!r} on {task.name}, {task.size} there"
@@ -176,7 +174,7 @@ class Bench:
             return {}
         record = self.found(Task(name, size, method, "tuning"), SEEDS_OF_THE_CHOICE[0])
         if record is None:
-            raise LookupError(f"nothing was chosen for {method!r} on {name}, {size}")
+            raise UnknownName(f"nothing was chosen for {method!r} on {name}, {size}")
         if record.settings["chosen"] is None:
             raise NotHere(record.settings["reason"])
         return dict(record.settings["chosen"])
@@ -234,13 +232,14 @@ class Bench:
         first = data(seeds[0])
         method, about = self._ready(task, first)
         own = {"last_step": "own"} if task.what == "own step" else {}
-        options = {**OPTIONS, "measure": MEASURES, **own}
-        if not isinstance(method, Method):
+        options = {**OPTIONS, "metric": MEASURES, **own}
+        learner = as_learner(method)
+        if not learner.in_rounds:
             for seed in seeds:
-                run = baselines.run(data(seed), as_baseline(method), seed=seed, measure=MEASURES)
+                run = learner.run(data(seed), seed, RunOptions(metric=MEASURES))
                 yield record_of(task.experiment, task.label, run, about)
             return
-        most = together(first, method, **OPTIONS)
+        most = learner.at_once(first, RunOptions(**OPTIONS))
         for some in (seeds[i : i + most] for i in range(0, len(seeds), most)):
             if task.what == "apart":
                 for seed, runs in simulate_apart(data, method, seeds=some, **options).items():
@@ -392,15 +391,13 @@ def _hopeless(bench: Bench, task: Task) -> bool:
 
 def _plain(method: Any, specs: Sequence[Spec] = ()) -> Any:
     """A method as records hold it."""
-    if isinstance(method, Method):
-        return method_settings(method, specs)
-    return plain(as_baseline(method), other=lambda x: type(x).__name__)
+    return as_learner(method).settings(specs)
 
 
 def _differs(record: RunRecord, now: Mapping[str, Any], entry: Entry) -> list[str]:
     """Where a record says something else than one that were made now; what an older one does not say is left out."""
     said = {key: record.settings[key] for key in now if key in record.settings}
-    if not isinstance(entry.method, Method) and record.versions != environment()["versions"]:
+    if not as_learner(entry.method).in_rounds and record.versions != environment()["versions"]:
         said.pop("method", None)  # other versions of a library have other defaults, and other names for them
     ours = type(entry.method).__module__.startswith("hetfl_")  # what the library gave a method later changes no record
     lines = changed(said, {key: now[key] for key in said})
@@ -411,7 +408,7 @@ def _differs(record: RunRecord, now: Mapping[str, Any], entry: Entry) -> list[st
 
 
 def _chosen_setting(data: Seen, method: Any, grid: Any) -> Tuned:
-    options: dict[str, Any] = {"rounds": ROUNDS, "workers": 1} if isinstance(method, Method) else {}
+    options: dict[str, Any] = {"rounds": ROUNDS, "workers": 1} if as_learner(method).in_rounds else {}
     return tune(data, method, grid, share=SHARE, seeds=SEEDS_OF_THE_CHOICE, n_jobs=1, progress=False, **options)
 
 
@@ -429,10 +426,4 @@ def _chosen_family(data: Seen, alone: Entry) -> Tuned:
 
 def with_chosen(method: Any, chosen: Mapping[str, Any]) -> Any:
     """A method with what was chosen."""
-    from sklearn.base import clone
-
-    if not chosen:
-        return method
-    if isinstance(method, Method):
-        return replace(method, **chosen)
-    return replace(method, estimator=clone(method.estimator, safe=False).set_params(**chosen))
+    return as_learner(method).with_settings(chosen).unwrapped() if chosen else method

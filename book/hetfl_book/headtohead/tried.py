@@ -21,15 +21,13 @@ from hetfl_book.headtohead.entries import ALONE, FAMILIES, Family, entries
 from hetfl_book.headtohead.federations import SIZES, Size
 from hetfl_book.headtohead.recording import rarest
 from hetfl_book.headtohead.running import OPTIONS, TUNING, Bench, Seen, with_chosen
-from hetfl_core import baselines, records
+from hetfl_core import records
 from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.evaluation import balanced_accuracy
 from hetfl_core.engine.measures import auc, log_loss
-from hetfl_core.engine.simulation import simulate_seeds
-from hetfl_core.estimators import as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.files import data_path
-from hetfl_core.methods import Method
+from hetfl_core.learners import as_learner, simulate, simulate_seeds
 from hetfl_core.reporting.judging import FEW
 
 FILE = "headtohead-tried.csv"
@@ -156,7 +154,7 @@ def attempt(trial: Trial, name: str, size: Size) -> list[dict[str, Any]]:
     told = dict(zip(AT, (trial.tried, name, size, trial.method, trial.what), strict=False))
     answers: dict[int, dict[str, np.ndarray]] = {}
     with warnings.catch_warnings(action="ignore"):
-        if not isinstance(method, Method):
+        if not as_learner(method).in_rounds:
             answers = {seed: _heard(data(seed), method, seed) for seed in seeds}
         else:
             options = {**OPTIONS, **trial.run, **({"last_step": "own"} if trial.what == "own step" else {})}
@@ -189,7 +187,7 @@ def _heard(data: Federation, method: Any, seed: int) -> dict[str, np.ndarray]:
         heard.append(p)
         return 0.0
 
-    baselines.run(data, as_baseline(method), seed=seed, measure=[hear])
+    simulate(data, method, seed=seed, metric=[hear])
     return dict(zip((client.name for client in data), heard, strict=True))
 
 

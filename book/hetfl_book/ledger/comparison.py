@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from hetfl_core import checks, records, statistics
+from hetfl_core.errors import UnknownName, WrongValue
 from hetfl_core.records import RunRecord, records_of, to_percent
 from hetfl_core.statistics import Paired, interval
 
@@ -71,7 +72,7 @@ def _newest(some: Iterable[RunRecord]) -> list[RunRecord]:
 def _one(record: RunRecord, metric: str) -> pd.DataFrame:
     frame = pd.DataFrame(record.per_client)
     if metric not in frame:
-        raise KeyError(f"{record.relative_path} has no metric {metric!r} of its clients; it has {list(frame)}")
+        raise UnknownName(f"{record.relative_path} has no metric {metric!r} of its clients; it has {list(frame)}")
     subjects = (record.federation.get("info") or {}).get("subjects") or {}
     sets = [subjects.get(name, {}).get("data_set") or name.rpartition("-")[0] or name for name in frame["client"]]
     values = to_percent(frame[metric].astype(float), metric)
@@ -115,7 +116,7 @@ def _grouping(rows: pd.DataFrame, by: Any, metric: str) -> list[Any]:
     checks.frame("rows", rows, "method", "seed", "client", "n_train")
     for name, column in [("metric", metric), *(("by", column) for column in by)]:
         if not isinstance(column, Hashable) or column not in rows.columns:
-            raise KeyError(f"{name}: the table has no column {column!r}; it has {list(rows)}")
+            raise UnknownName(f"{name}: the table has no column {column!r}; it has {list(rows)}")
     return by
 
 
@@ -161,7 +162,7 @@ def _pairs(rows: pd.DataFrame, a: str, b: str, by: Sequence[str], metric: str) -
     left, right = (rows[rows["method"] == name].set_index(key)[metric] for name in (a, b))
     for name, side in ((a, left), (b, right)):
         if side.index.has_duplicates:
-            raise ValueError(f"{name!r} has {side.index[side.index.duplicated()][0]} twice: add what differs to `by`")
+            raise WrongValue(f"{name!r} has {side.index[side.index.duplicated()][0]} twice: add what differs to `by`")
     pairs = left.to_frame("a").join(right.rename("b"), how="inner")  # subtracting would sort keys like 10 and "all"
     return (pairs["a"] - pairs["b"]).dropna().rename("difference").reset_index()
 

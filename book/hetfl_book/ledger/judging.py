@@ -20,6 +20,7 @@ from hetfl_book.ledger.arithmetic import with_arithmetic
 from hetfl_book.ledger.published import paper_values, printed_once
 from hetfl_book.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.files import data_path
 from hetfl_core.records import RunRecord, load, measured, records_of, value
 from hetfl_core.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
@@ -55,7 +56,7 @@ def combined_error(*samples: tuple[float, float]) -> float:
     """
     for sample in samples:
         if len(checks.floats("samples", sample, 1, gaps=True)) != 2:
-            raise ValueError(f"samples must each be (standard deviation, number of runs), got {checks.shown(sample)}")
+            raise WrongValue(f"samples must each be (standard deviation, number of runs), got {checks.shown(sample)}")
     known = [sd**2 / n for sd, n in samples if n > 1 and math.isfinite(sd)]
     return math.sqrt(sum(known))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from hetfl_core import checks
+from hetfl_core.errors import UnknownName
 from hetfl_core.files import data_path
 
 SOURCES = {
@@ -60,7 +61,7 @@ def paper_table(paper: str, table: str | int) -> pd.DataFrame:
     path = data_path("paper") / f"{paper}-table{table}.csv"
     if not path.is_file():
         known = sorted(f.stem.replace("-table", ", table ") for f in path.parent.glob("*-table*.csv"))
-        raise KeyError(f"no numbers of {paper!r}, table {table!r}; there are: {'; '.join(known)}")
+        raise UnknownName(f"no numbers of {paper!r}, table {table!r}; there are: {'; '.join(known)}")
     return _paper_file(path)
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from hetfl_book.ledger.tables import counted, few, plus_minus
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.records import RunRecord, measured, records_of, to_percent
 from hetfl_core.statistics import (
     MIN_SEEDS,
@@ -89,7 +90,7 @@ def pooled(
     """
     runs, names = records_of(records), checks.names("experiments", experiments)
     if not names:
-        raise ValueError("experiments must name at least one, got none")
+        raise WrongValue("experiments must name at least one, got none")
     each = [by_seed(runs, name, method, metric) for name in names]
     return pd.concat(each, axis=1, join="inner").mean(axis=1).rename(method)
 

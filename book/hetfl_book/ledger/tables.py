@@ -12,6 +12,7 @@ import pandas as pd
 
 from hetfl_book.ledger.published import SOURCES
 from hetfl_core import checks
+from hetfl_core.errors import WrongType
 from hetfl_core.statistics import MIN_SEEDS, Paired
 
 NUMBER_VERDICTS = ("agrees", "higher", "lower")
@@ -144,7 +145,7 @@ def in_full(row: Mapping[str, Any]) -> str:
 
 def _check_row(row: Any, *columns: str) -> None:
     if not isinstance(row, Mapping | pd.Series) or any(column not in row for column in columns):
-        raise TypeError(f"row must be one of a table with the columns {list(columns)}, got {checks.shown(row)}")
+        raise WrongType(f"row must be one of a table with the columns {list(columns)}, got {checks.shown(row)}")
 
 
 def _behind(row: Mapping[str, Any]) -> str:

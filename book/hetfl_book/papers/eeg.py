@@ -25,14 +25,16 @@ import torch
 
 from hetfl_book.datasets import flic_bci
 from hetfl_book.papers import flic
-from hetfl_book.papers.experiment import Experiment, compared
+from hetfl_book.papers.experiment import Experiment
 from hetfl_core import baselines
 from hetfl_core.baselines import LDA, LR, MDM, SVM, Baseline, Chosen, Pooled
 from hetfl_core.datasets import eeg
 from hetfl_core.datasets.fewer import fewer, fewer_trials
 from hetfl_core.engine.newcomers import adapt
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import Method
 
 TRIALS = (10, 20, 30, 60, 120, None)
@@ -126,7 +128,6 @@ def _curves() -> dict[str, Experiment]:
                 evaluate_every=50,
                 dataset=source.dataset,
                 files_present=source.files_present,
-                perform=compared,
                 priority=5 + 205 * order + (n or 0) // 10,
                 seeds=5,
             )
@@ -172,7 +173,7 @@ def with_latecomers(
     Parameters
     ----------
     federation, method, options
-        As for `compared`.
+        As for `hetfl_core.simulate`.
     seed : int
         Also says who is left out (`left_out`), so that an interval over seeds is one over tenths of the subjects.
     trials : sequence of int or None
@@ -207,7 +208,7 @@ def _learner(
     if isinstance(method, Pooled):
         return (lambda n: join(members, some(n), method, seed=seed, untrained=n == 0)), None
     if isinstance(method, Baseline):
-        return (lambda n: baselines.run(newcomers(members, some(n)), method, seed=seed)), None
+        return (lambda n: simulate(newcomers(members, some(n)), method, seed=seed)), None
     run = simulate(members, method, seed=seed, **options)
     passes = round(options["participation"] * options["rounds"]) + 1
     same = {key: options[key] for key in ("device", "engine", "progress", "workers") if key in options}
@@ -222,7 +223,7 @@ def newcomers(members: Federation, new: Sequence[Client]) -> Federation:
 def join(
     members: Federation, new: Sequence[Client], baseline: Pooled, *, seed: int = 0, untrained: bool = False
 ) -> Run:
-    """`baselines.run` of a pooled baseline for new clients, each of whose trials are put to those of the members.
+    """Run of a pooled baseline for new clients, each of whose trials are put to those of the members.
 
     Newcomers do not see each other's trials, just as `hetfl_core.adapt` gives each the members' shared parts alone: a
     model is fitted for each. Its reference point is the mean of the trials it has here (`recentring`); *the number of
@@ -250,7 +251,7 @@ def join(
     Raises
     ------
     ValueError
-        Naming the new client: for what `baselines.run` refuses, and where it has no trials of its own here and no
+        Naming the new client: for what `simulate` refuses, and where it has no trials of its own here and no
         member's vectors mean the same (see `hetfl_core.baselines.Pooled`).
     """
     begin = time.perf_counter()
@@ -271,7 +272,7 @@ def _share_of(
     (group,) = (g for g in baselines.poolable(everyone.subset([*old, name])) if name in {client.name for client in g})
     given = [client for client in group if not (untrained and client.name == name)]
     if not given:
-        raise ValueError(
+        raise WrongValue(
             f"client {name!r}: expected another client whose vectors mean the same, with the same features, electrodes "
             f"and classes {everyone[name].y_train.unique().tolist()}, found none"
         )

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from hetfl_book.datasets import CATALOGUE as OWN_CATALOGUE
-from hetfl_core import baselines, checks
+from hetfl_core import checks
 from hetfl_core.datasets import CATALOGUE
 from hetfl_core.engine.evaluation import Measure
 from hetfl_core.engine.measures import Named
 from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.run import Run
-from hetfl_core.engine.simulation import simulate
 from hetfl_core.federation import Client, Federation, FederationWarning
+from hetfl_core.learners import simulate
 from hetfl_core.methods import Method
 from hetfl_core.rng import stream
 
@@ -89,7 +89,7 @@ class Experiment:
     evaluate_every : int or tuple of int
         Rounds between evaluations, or the rounds to evaluate; more than 1 where evaluating all clients costs as much
         as training some.
-    measure : tuple of str
+    metric : tuple of str
         What else is evaluated; see `hetfl_core.simulate`.
     dataset : str
         Name of the data set in the catalogue, by default of what `by_seed` calls; its files must be at hand.
@@ -114,7 +114,7 @@ class Experiment:
     rounds: int = 50
     participation: float = 0.1
     evaluate_every: int | tuple[int, ...] = 1
-    measure: tuple[Measure | Named, ...] = ()
+    metric: tuple[Measure | Named, ...] = ()
     dataset: str = ""
     files_present: Callable[[], bool] | None = None
     priority: int = 100
@@ -152,7 +152,7 @@ class Experiment:
             "rounds": self.rounds,
             "participation": self.participation,
             "evaluate_every": self.evaluate_every,
-            **({"measure": self.measure} if self.measure else {}),
+            **({"metric": self.metric} if self.metric else {}),
             "seed": seed,
         }
         perform = self.perform or simulate
@@ -169,12 +169,6 @@ SYMBOLS: dict[str, dict[str, str]] = {
     "HyFEM": {"extractor_weight": "mu_extractors", "classifier_weight": "mu_classifier"},
 }
 """What the weights of methods' terms are called in the names of runs: mostly as their papers call them."""
-
-
-def compared(federation: Federation, method: Any, **options: Any) -> Run:
-    """A run of a federated method or of a baseline."""
-    one = baselines.run if isinstance(method, baselines.Baseline) else simulate
-    return one(federation, method, **options)
 
 
 def by_seed(make: Callable[..., Federation], **options: Any) -> BySeed:

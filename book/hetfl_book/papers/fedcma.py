@@ -39,8 +39,10 @@ from hetfl_book.papers import experiment, flic
 from hetfl_book.papers.experiment import Experiment, by_seed, validation
 from hetfl_core import checks
 from hetfl_core.datasets import femnist, toy
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import FedAvg, FedCMA, FedGen, FedPAC, LGFedAvg, Local, Method, PFedHN
 from hetfl_core.networks import MLP, LeNet, Model, Network, NormalisedCNN, PerClient
 
@@ -184,7 +186,7 @@ def mixed(method: Method) -> Method:
     """The method on clients of different architectures; a sigmoid at the latent layer stays where there was one."""
     phi = method.model.phi
     if getattr(phi, "last", None) is not None:
-        raise ValueError(f"method must have a linear latent layer, as all of MIXED have, got {phi!r}")
+        raise WrongValue(f"method must have a linear latent layer, as all of MIXED have, got {phi!r}")
     names = [f"client-{i:02d}" for i in range(20)]
     return replace(method, model=replace(method.model, phi=PerClient.in_turn(names, MIXED)))
 
@@ -414,7 +416,7 @@ def with_best_step(federation: Federation, method: Method, **options: Any) -> Ru
     checks.instance("federation", federation, Federation)
     settings = federation.info.get("settings", {})
     if "tested_on" not in settings:
-        raise ValueError(f"federation must be one of datasets.pfedhn.cifar10, got {federation.name!r}")
+        raise WrongValue(f"federation must be one of datasets.pfedhn.cifar10, got {federation.name!r}")
     unseen = pfedhn.cifar10(**{**settings, "tested_on": "validation"})
     run = with_discriminator(federation, method, validation=unseen, **options)
     seen = run.history[run.history["round"] > 0].dropna(subset=["validation_accuracy"])

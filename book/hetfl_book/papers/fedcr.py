@@ -28,8 +28,10 @@ from hetfl_book.papers.experiment import Experiment, by_seed, validation, withou
 from hetfl_core import checks
 from hetfl_core.datasets import pooled
 from hetfl_core.engine import evaluation
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run
+from hetfl_core.errors import WrongValue
 from hetfl_core.federation import Client, Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import (
     Ditto,
     FedAvg,
@@ -120,7 +122,7 @@ WITHOUT = ("FedCR, beta 0", "FedPer with a Gaussian layer")
 def _paper() -> dict[str, Experiment]:
     """Tables 2 and 10, Fashion-MNIST; FedCR without its term; and one run with the text's network."""
     common: dict[str, Any] = {
-        "rounds": 250, "participation": 0.1, "evaluate_every": 10, "measure": ("own",), "book": BRIEF
+        "rounds": 250, "participation": 0.1, "evaluate_every": 10, "metric": ("own",), "book": BRIEF
     }  # fmt: skip
     found = {}
     for index, split in enumerate(SPLITS):
@@ -185,7 +187,7 @@ def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
     for called, each in checks.mapping("accuracies", accuracies).items():
         told = re.fullmatch(r"(.+), lr (\d[\d.e-]*)", str(called))
         if not told:
-            raise ValueError(f"accuracies must have names such as 'FedPer, lr 0.1', got {checks.shown(called)}")
+            raise WrongValue(f"accuracies must have names such as 'FedPer, lr 0.1', got {checks.shown(called)}")
         mean = float(checks.floats(f"accuracies of {called}", each, 1).mean())
         best[told[1]] = max(best.get(told[1], (-math.inf, 0.0)), (mean, float(told[2])))
     return {name: rate for name, (_, rate) in best.items()}
@@ -373,7 +375,7 @@ def heads_averaged(federation: Federation, method: Method, *, seed: int, **optio
     run = replace(run, params=[{**each, **mean} for each in run.params])
     said, labels = {}, {}
     for split in ("train", "test"):
-        outputs = run.predict(split).values()  # type: ignore[arg-type]
+        outputs = run.outputs(split).values()  # type: ignore[arg-type]
         said[split] = [evaluation.decided(torch.as_tensor(each)).numpy() for each in outputs]
         labels[split] = list(run.labels(split).values())  # type: ignore[arg-type]
     final = {name: run.final[name] for name in ("bytes_up", "bytes_down", "seconds")}
@@ -398,10 +400,10 @@ def _of_split(split: str, index: int) -> dict[str, Experiment]:
     whole, grid = compared(split), methods(OWN_PHI, OWN_V)
     rates = {f"{name}, lr {lr:g}": replace(method, lr=lr) for name, method in grid.items() for lr in GRID}
     scored = {"FedAvg as in FedCR code": whole["FedAvg-FT"]}
-    early = {"rounds": OWN["evaluate_every"], "evaluate_every": 1, "measure": ("own",)}
+    early = {"rounds": OWN["evaluate_every"], "evaluate_every": 1, "metric": ("own",)}
     rows: list[tuple[str, str, dict[str, Method], int, int, dict[str, Any]]] = [
         ("-grid", ", learning rates on validation images", rates, 20 + index, 1, {"federation": _validation(split)}),
-        ("", "", whole, 15 + index, 5, {"measure": ("own",)}),
+        ("", "", whole, 15 + index, 5, {"metric": ("own",)}),
         ("-early", ", Figure 3: every one of the first rounds", whole, 31, 5, early),
         ("-ablation", ", ablations", ablated(whole), 30 + index, 5, {}),
         ("-published", ", FedAvg as FedCR's published code scores it", scored, 29, 5, {"perform": heads_averaged}),

@@ -73,7 +73,7 @@ class Images:
         """An experiment on it of 500 rounds."""
         made = by_seed(self.make, **options)
         own: dict[str, Any] = {"files_present": self.here, "priority": priority}
-        own |= {"rounds": 500, "participation": 0.1, "evaluate_every": 10, "measure": ("own",), "book": fedcr.BRIEF}
+        own |= {"rounds": 500, "participation": 0.1, "evaluate_every": 10, "metric": ("own",), "book": fedcr.BRIEF}
         return Experiment(title, made, methods, **own)
 
     def methods(self, split: str, gaussian: int) -> dict[str, Method]:

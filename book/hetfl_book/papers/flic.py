@@ -22,8 +22,9 @@ from hetfl_book.papers.experiment import Experiment, by_seed
 from hetfl_core.datasets import digits, eeg, eeg_trials, femnist, toy
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.newcomers import adapt
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run
 from hetfl_core.federation import Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import FLIC, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein, SampledWasserstein
 from hetfl_core.methods.base import Role, Stage

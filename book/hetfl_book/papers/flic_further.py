@@ -18,9 +18,10 @@ from hetfl_book.datasets import text
 from hetfl_book.papers import flic
 from hetfl_book.papers.experiment import Experiment, by_seed
 from hetfl_core.datasets import digits, femnist
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import FLIC, MMD, FedHeNN, Local, Method
 from hetfl_core.networks import CNN, MLP, Model
 

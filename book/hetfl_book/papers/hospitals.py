@@ -22,13 +22,14 @@ from typing import Any
 
 import pandas as pd
 
-from hetfl_book.papers.experiment import Experiment, MadeLate, by_seed, compared, tried
+from hetfl_book.papers.experiment import Experiment, MadeLate, by_seed, tried
 from hetfl_core.baselines import Alone
 from hetfl_core.comparing import held_out
 from hetfl_core.datasets import heart
 from hetfl_core.engine.measures import Named
 from hetfl_core.estimators import InOnePlace, PerSite
 from hetfl_core.federation import Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, FedProto, HyFEM, LaserVFL, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.records import RunRecord
@@ -173,12 +174,11 @@ def _experiment(
         rounds=ROUNDS,
         participation=1.0,
         evaluate_every=ROUNDS,
-        measure=MEASURES,
+        metric=MEASURES,
         dataset="heart.hospitals",
         priority=30,
         seeds=SEEDS,
         prepare=seen,
-        perform=compared,
     )
 
 
@@ -200,7 +200,7 @@ def _experiments() -> dict[str, Experiment]:
     found["heart/compared"] = _experiment("ten splits", data, {name: name for name in CHOSEN}, MadeLate(best_of))
     some = MadeLate({name: best_of[name] for name in SHARED})
     own = _experiment("ten splits, an own last step", data, {name: name for name in SHARED}, some)
-    found["heart/compared-own-step"] = replace(own, perform=partial(compared, last_step="own"))
+    found["heart/compared-own-step"] = replace(own, perform=partial(simulate, last_step="own"))
     return found
 
 

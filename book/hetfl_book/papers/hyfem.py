@@ -198,7 +198,7 @@ EARLY = (1, 2, 4, 8, 16)
 RUNS: dict[str, Any] = {
     "rounds": 32,
     "participation": 1.0,
-    "measure": ("own", "server", "held", "own_held"),
+    "metric": ("own", "server", "held", "own_held"),
     "book": {"rounds": 3, "local_steps": 2},
 }
 

@@ -23,8 +23,9 @@ from hetfl_book.attacks.watching import listen
 from hetfl_book.datasets import flic_bci
 from hetfl_book.papers.experiment import Experiment, without_warnings
 from hetfl_core.datasets import blocks, digits
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run
 from hetfl_core.federation import Client, Federation
+from hetfl_core.learners import simulate
 from hetfl_core.methods import CATALOGUE, FLIC, FedCMA, Method
 from hetfl_core.networks import MLP, Blocks
 from hetfl_core.partition import dirichlet_per_client, split_each

@@ -24,6 +24,7 @@ import torch
 from hetfl_book.peers import fedjax_side
 from hetfl_book.peers.ours import LEAVES, FedAvgSide
 from hetfl_book.peers.problems import BATCH, CASES, CLASSES, EPOCHS, LR, OWN, Case
+from hetfl_core.errors import RunError
 
 VERSION = "0.0.17"
 PLACE = "HETFL_FEDJAX"
@@ -83,7 +84,7 @@ class Program:
         if not line:
             self.running.wait()
             self.said.seek(0)
-            raise RuntimeError(f"the program {self.running.args!r} ended: {self.said.read().strip()[-2000:]}")
+            raise RunError(f"the program {self.running.args!r} ended: {self.said.read().strip()[-2000:]}")
         return json.loads(line)
 
 
@@ -227,7 +228,7 @@ def report(
         for who, gap in gaps(case, python).items():
             if not gap < TOLERANCE:
                 found = f"{case.name}: a round of ours and {who} must agree to {TOLERANCE}"
-                raise RuntimeError(f"{found}, but they differ by {gap:.1e}")
+                raise RunError(f"{found}, but they differ by {gap:.1e}")
         yield case_line(case, python, repeats)
     clients, samples, count = own
     yield f"\nWhat only we can do: {clients} clients of {samples} samples, all in each of {count} rounds. The floor is"

@@ -60,6 +60,7 @@ from numpy.typing import ArrayLike, NDArray
 from hetfl_book.theory.fedcr import divergence, ideal_risk, risks
 from hetfl_book.theory.statements import table_of
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 
 Array = NDArray[np.float64]
 
@@ -128,20 +129,20 @@ def theorem_2(hypotheses: ArrayLike, marginals: ArrayLike, labelling: ArrayLike,
     """
     p, said = checks.floats("marginals", marginals, 2), checks.floats("hypotheses", hypotheses, 2)
     if p.shape[1] != said.shape[1] or (p < 0).any() or not np.allclose(p.sum(1), 1):
-        raise ValueError(
+        raise WrongValue(
             f"marginals must be rows of probabilities of sum 1, one for each of the {said.shape[1]} points of "
             f"hypotheses, got {checks.shown(marginals)}"
         )
     c = checks.floats("labelling", labelling)
     if c.shape not in (p.shape, p.shape[1:]) or (c < 0).any() or (c > 1).any():
         shapes = f"{p.shape} or ({p.shape[1]},)"
-        raise ValueError(
+        raise WrongValue(
             f"labelling must hold numbers in [0, 1] of shape {shapes}, as marginals has, got {checks.shown(labelling)}"
         )
     c = np.broadcast_to(c, p.shape)
     weights = checks.floats("alpha", alpha, 1)
     if weights.shape != (len(p),) or (weights < 0).any() or not math.isclose(weights.sum(), 1, abs_tol=1e-9):
-        raise ValueError(f"alpha must be {len(p)} weights of sum 1, one per client, got {checks.shown(alpha)}")
+        raise WrongValue(f"alpha must be {len(p)} weights of sum 1, one per client, got {checks.shown(alpha)}")
     checks.integer("j", j, 0, len(p) - 1)
     laws = [np.stack([(1 - c[i]) * p[i], c[i] * p[i]]) for i in range(len(p))]
     each = np.stack([risks(hypotheses, law) for law in laws])
@@ -182,14 +183,14 @@ def induced(extractor: Sequence[int], marginals: ArrayLike, labelling: ArrayLike
     g = np.array([checks.integer("extractor", z, 0, len(points) - 1) for z in points], np.int64)
     p, c = checks.floats("marginals", marginals, 2), checks.floats("labelling", labelling, 1)
     if p.shape[1:] != g.shape or c.shape != g.shape:
-        raise ValueError(
+        raise WrongValue(
             f"marginals and labelling must have a number for each of the {len(g)} inputs of extractor, got shapes "
             f"{p.shape} and {c.shape}"
         )
     if (p < 0).any() or not np.allclose(p.sum(1), 1):
-        raise ValueError(f"marginals must be rows of probabilities of sum 1, got {checks.shown(marginals)}")
+        raise WrongValue(f"marginals must be rows of probabilities of sum 1, got {checks.shown(marginals)}")
     if (c < 0).any() or (c > 1).any():
-        raise ValueError(f"labelling must hold numbers in [0, 1], got {checks.shown(labelling)}")
+        raise WrongValue(f"labelling must hold numbers in [0, 1], got {checks.shown(labelling)}")
     cells = np.eye(g.max() + 1)[g]  # X × Z
     mass, ones = p @ cells, (p * c) @ cells
     pooled = np.divide(ones.sum(0), mass.sum(0), out=np.zeros(cells.shape[1]), where=mass.sum(0) > 0)
@@ -215,7 +216,7 @@ def label_shift(conditionals: ArrayLike, share: float, other: float) -> tuple[fl
     """
     q = checks.floats("conditionals", conditionals, 2)
     if len(q) != 2 or (q < 0).any() or not np.allclose(q.sum(1), 1):
-        raise ValueError(f"conditionals must be two rows of probabilities of sum 1, got {checks.shown(conditionals)}")
+        raise WrongValue(f"conditionals must be two rows of probabilities of sum 1, got {checks.shown(conditionals)}")
     marginals, labels = [], []
     for name, value in (("share", share), ("other", other)):
         s = checks.number(name, value, 0, 1)
@@ -295,9 +296,9 @@ def rate(T: int, c0: float, c1: float, g2: float, g1: float = 0.0, eta: float | 
     most = 1 / (c0 * (1 + checks.number("g1", g1, 0)))
     step = min(math.sqrt(2 * c1 / (T * c0 * g2)), most) if eta is None else checks.number("eta", eta, above=0)
     if step > most:
-        raise ValueError(f"eta must be at most 1/(c0 (g1 + 1)) = {most:g}, got {step:g} with c0={c0:g} and g1={g1:g}")
+        raise WrongValue(f"eta must be at most 1/(c0 (g1 + 1)) = {most:g}, got {step:g} with c0={c0:g} and g1={g1:g}")
     if not step > 0:
-        raise ValueError(f"c0, c1, g2 and g1 must leave a step above 0, got {c0:g}, {c1:g}, {g2:g} and {g1:g}")
+        raise WrongValue(f"c0, c1, g2 and g1 must leave a step above 0, got {c0:g}, {c1:g}, {g2:g} and {g1:g}")
     return step, 2 * c1 / (step * T) + c0 * step * g2
 
 
@@ -319,7 +320,7 @@ def quadratic(T: int, eta: float, c0: float, start: float, g2: float) -> Array:
             found.append(c0**2 * square)
             square = (1 - eta * c0) ** 2 * square + eta**2 * g2
     except OverflowError as error:
-        raise ValueError(
+        raise WrongValue(
             f"eta, c0, start and g2 must leave numbers that a float can hold, got {eta:g}, {c0:g}, {a:g} and {g2:g}"
         ) from error
     return np.array(found)

@@ -77,6 +77,7 @@ from numpy.typing import ArrayLike, NDArray
 from hetfl_book.theory.statements import table_of
 from hetfl_core import checks
 from hetfl_core.distances import gaussian_kl
+from hetfl_core.errors import WrongValue
 
 Array = NDArray[np.float64]
 
@@ -143,13 +144,13 @@ def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignm
     """
     table = _table(p)
     if table.ndim != 4:
-        raise ValueError(f"p must have four axes (y, x_i, others, z), got shape {table.shape}")
+        raise WrongValue(f"p must have four axes (y, x_i, others, z), got shape {table.shape}")
     _check_markov("p", discrete_cmi(table, [0], [3], [1, 2]))
     x, local, labelled = (_conditional(table, keep) for keep in ((1, 2), (1,), (0, 1)))
     if encoder is not None:
         local = checks.floats("encoder", encoder, 2)[None, :, None, :]
         if local.shape[1::2] != table.shape[1::2] or not np.allclose(local.sum(-1), 1) or (local < 0).any():
-            raise ValueError(
+            raise WrongValue(
                 f"encoder must have rows of probabilities of z, one a value of x_i, got {checks.shown(encoder)}"
             )
     joint, own = discrete_cmi(table, [3], [1, 2], [0]), discrete_cmi(table, [3], [1], [0])
@@ -216,7 +217,7 @@ def gaussian_product(
     prior_mean = checks.number("prior_mean", prior_mean)
     total = precision.sum(0) + weight
     if not (total > 0).all():
-        raise ValueError(
+        raise WrongValue(
             f"the precisions must have a positive sum with times={times:g} of the prior, got {checks.shown(total)}: "
             "experts hold less than the prior"
         )
@@ -259,7 +260,7 @@ def alignment_term(means: ArrayLike, variances: ArrayLike, mean: ArrayLike, vari
     for name, found in zip(("mean", "variance"), joint, strict=True):
         if found.shape != samples[0].shape[1:] or (name == "variance" and not (found > 0).all()):
             kind = "positive numbers" if name == "variance" else "numbers"
-            raise ValueError(f"{name} must be {samples[0].shape[1]} {kind}, as means, got {checks.shown(found)}")
+            raise WrongValue(f"{name} must be {samples[0].shape[1]} {kind}, as means, got {checks.shown(found)}")
     return float(gaussian_kl(*map(torch.from_numpy, (*joint, *samples))).mean())
 
 
@@ -307,7 +308,7 @@ def deviation(n: int, d: int, m: int, delta: float) -> float:
     """
     checks.ints(1, n=n, d=d, m=m)
     if 2 * n < d:
-        raise ValueError(f"n and d must have 2n >= d, got n={n} and d={d}")
+        raise WrongValue(f"n and d must have 2n >= d, got n={n} and d={d}")
     confidence = math.log(4 * m) - math.log(checks.fraction("delta", delta, "(0, 1)"))
     return math.sqrt(4 / n * (d * math.log(2 * math.e * n / d) + confidence))
 
@@ -345,13 +346,13 @@ def _variables(name: str, value: Sequence[int], number: int) -> list[int]:
 
 def _check_markov(name: str, information: float) -> None:
     if information > 1e-9:
-        raise ValueError(f"{name} must have a Markov chain y → x → z, got I(y; z | x) = {information:.3g} nats")
+        raise WrongValue(f"{name} must have a Markov chain y → x → z, got I(y; z | x) = {information:.3g} nats")
 
 
 def _table(p: ArrayLike) -> Array:
     table = checks.floats("p", p)
     if (table < 0).any() or not math.isclose(table.sum(), 1, abs_tol=1e-9):
-        raise ValueError(f"p must hold probabilities of sum 1, got the sum {table.sum():.6g}")
+        raise WrongValue(f"p must hold probabilities of sum 1, got the sum {table.sum():.6g}")
     return table
 
 
@@ -378,14 +379,14 @@ def _expected_log_ratio(table: Array, p: Array, q: Array) -> float:
 def _experts(means: ArrayLike, spreads: ArrayLike, name: str) -> tuple[Array, Array]:
     mu, v = checks.floats("means", means, 2), checks.floats(name, spreads, 2)
     if mu.shape != v.shape or not (v > 0).all():
-        raise ValueError(f"{name} must be positive and of the means' shape {mu.shape}, got shape {v.shape}")
+        raise WrongValue(f"{name} must be positive and of the means' shape {mu.shape}, got shape {v.shape}")
     return mu, v
 
 
 def _hypotheses(hypotheses: ArrayLike) -> Array:
     h = checks.floats("hypotheses", hypotheses, 2)
     if not np.isin(h, (0, 1)).all():
-        raise ValueError(f"hypotheses must be rows of 0 and 1, got {checks.shown(h)}")
+        raise WrongValue(f"hypotheses must be rows of 0 and 1, got {checks.shown(h)}")
     return h
 
 
@@ -394,7 +395,7 @@ def _law(name: str, law: ArrayLike, h: Array, of: str = "(y, z) of shape (2, Z) 
     shape = h.shape[1:] if of == "z of" else (2, h.shape[1])
     p = checks.floats(name, law, len(shape))
     if p.shape != shape or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
-        raise ValueError(
+        raise WrongValue(
             f"{name} must hold probabilities of {of} sum 1, Z={h.shape[1]} as in hypotheses, got {checks.shown(p)}"
         )
     return p

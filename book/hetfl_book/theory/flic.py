@@ -27,6 +27,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.distances import principal_angle
+from hetfl_core.errors import WrongValue
 from hetfl_core.rng import SERVER, stream
 
 LARGEST = 1e60
@@ -160,7 +161,7 @@ def linear_federation(
     checks.ints(0, n_test=n_test, extra=extra, seed=seed)
     checks.ints(1, n_clients=n_clients, k=k, d=d, n=n)
     if d > min(k, n):
-        raise ValueError(f"d must be at most k and n, got d={d}, k={k}, n={n}")
+        raise WrongValue(f"d must be at most k and n, got d={d}, k={k}, n={n}")
     checks.choice("freedom", freedom, ("common", "signs", "rotation"))
     width = k + extra / 2
     sizes = {"n_clients": n_clients, "k": k, "n": n, "n_test": n_test, "extra": extra}
@@ -229,13 +230,13 @@ def closed_form_phi(mean: Tensor, covariance: Tensor, k: int, signs: Tensor | No
     check_finite("covariance", covariance, (k_i, k_i), like="mean")
     checks.integer("k", k)
     if not 1 <= k <= k_i:
-        raise ValueError(f"k must be between 1 and the client's number of features, {k_i} (H1 (i)), got {k}")
+        raise WrongValue(f"k must be between 1 and the client's number of features, {k_i} (H1 (i)), got {k}")
     if not torch.allclose(covariance, covariance.mT):
-        raise ValueError("covariance must be symmetric")
+        raise WrongValue("covariance must be symmetric")
     eigenvalues, P = torch.linalg.eigh(covariance.double())
     eigenvalues, P = eigenvalues.flip(-1)[:k], P.flip(-1)[:, :k]
     if eigenvalues[-1] <= k_i * torch.finfo(torch.float64).eps * eigenvalues[0]:
-        raise ValueError(f"covariance must have rank {k} at least, got eigenvalue {eigenvalues[-1]:.3g} in place {k}")
+        raise WrongValue(f"covariance must have rank {k} at least, got eigenvalue {eigenvalues[-1]:.3g} in place {k}")
     P = P * P.gather(0, P.abs().argmax(0, keepdim=True)).sign()
     return AffineMap(_checked_signs(signs, k).unsqueeze(-1) * (P / eigenvalues.sqrt()).mT, mean)
 
@@ -273,7 +274,7 @@ def _checked_signs(signs: Tensor | None, k: int) -> Tensor:
         return torch.ones(k, dtype=torch.float64)
     checks.tensors(signs=signs)
     if signs.shape != (k,) or not bool((signs.abs() == 1).all()):
-        raise ValueError(f"signs must be k={k} numbers +1 or -1, got {checks.shown(signs.tolist())}")
+        raise WrongValue(f"signs must be k={k} numbers +1 or -1, got {checks.shown(signs.tolist())}")
     return signs.double()
 
 
@@ -472,11 +473,11 @@ def measured_rate(distances: Tensor, floor: float = 1e-10) -> float:
     checks.tensors(distances=distances)
     checks.number("floor", floor, 0, 1)
     if distances.dim() != 1 or not bool(((distances >= 0) & distances.isfinite()).all()):
-        raise ValueError(f"distances must be finite, at least 0, of shape (T + 1,), got shape {tuple(distances.shape)}")
+        raise WrongValue(f"distances must be finite, at least 0, of shape (T + 1,), got shape {tuple(distances.shape)}")
     above = distances > floor
     rounds = len(distances) if bool(above.all()) else int((~above).int().argmax())
     if rounds < 2:
-        raise ValueError(f"expected two distances at least above floor={floor:g} to measure a rate, got {rounds}")
+        raise WrongValue(f"expected two distances at least above floor={floor:g} to measure a rate, got {rounds}")
     return float(np.exp(np.polyfit(np.arange(rounds), distances[:rounds].log().numpy(), 1)[0]))
 
 
@@ -492,7 +493,7 @@ def check_finite(name: str, value: Any, shape: Sequence[int | None], like: str =
     if value.dim() != len(shape) or not all(fits) or not bool((value.abs() < LARGEST).all()):
         wanted = ", ".join("·" if size is None else str(size) for size in shape)
         wanted = f"({wanted}), as {like} has" if like else f"({wanted})"
-        raise ValueError(f"{name} must be finite numbers of shape {wanted}, got shape {tuple(value.shape)}")
+        raise WrongValue(f"{name} must be finite numbers of shape {wanted}, got shape {tuple(value.shape)}")
 
 
 def _check_data(z: Tensor, y: Tensor, d: int) -> None:
@@ -501,4 +502,4 @@ def _check_data(z: Tensor, y: Tensor, d: int) -> None:
     checks.integer("d", d)
     checks.same_dtype(z=z, y=y)
     if not 1 <= d <= min(z.shape[1:]):
-        raise ValueError(f"d must be between 1 and both n and k of z, got d={d}, n={z.shape[1]}, k={z.shape[2]}")
+        raise WrongValue(f"d must be between 1 and both n and k of z, got d={d}, n={z.shape[1]}, k={z.shape[2]}")

@@ -20,6 +20,7 @@ from torch import Tensor
 from hetfl_book.theory.flic import _n_active, check_finite
 from hetfl_core import checks
 from hetfl_core.distances import principal_angle
+from hetfl_core.errors import WrongValue
 
 MAX_SUBSETS = 100_000
 """Most sets of clients that `head_spectra` looks at."""
@@ -141,7 +142,7 @@ def head_spectra(heads: Tensor, participation: float = 1.0) -> Tensor:
     b = len(heads)
     size = _n_active(b, participation)
     if comb(b, size) > MAX_SUBSETS:
-        raise ValueError(
+        raise WrongValue(
             f"{b} clients have {comb(b, size):.3g} sets of {size}, too many to look at (at most {MAX_SUBSETS}): "
             "use fewer clients or participation=1"
         )
@@ -154,5 +155,5 @@ def _checked_step(step: float | None, sigma_max: float) -> float:
     if step is None:
         return largest
     if checks.number("step", step) <= 0 or step > largest * (1 + 1e-12):
-        raise ValueError(f"the theorem needs a step in (0, {largest:.4g}], got {step}")
+        raise WrongValue(f"the theorem needs a step in (0, {largest:.4g}], got {step}")
     return step

@@ -18,6 +18,7 @@ from torch import Tensor
 from hetfl_book.theory.flic import LARGEST, _normal, check_finite
 from hetfl_core import checks
 from hetfl_core.distances import bures_wasserstein, expected_root_trace, psd_root
+from hetfl_core.errors import WrongValue
 from hetfl_core.rng import SERVER, stream
 
 
@@ -128,7 +129,7 @@ def variance_with_error(draws: Tensor) -> tuple[float, float]:
     """
     checks.tensors(draws=draws)
     if draws.dim() != 1 or len(draws) < 2 or not bool((draws.abs() < LARGEST).all()):
-        raise ValueError(f"draws must be two finite numbers or more, of shape (R,), got shape {tuple(draws.shape)}")
+        raise WrongValue(f"draws must be two finite numbers or more, of shape (R,), got shape {tuple(draws.shape)}")
     centred, variance = draws - draws.mean(), draws.var()
     fourth = centred.pow(4).mean()
     return float(variance), float(((fourth - variance**2) / len(draws)).sqrt())
@@ -158,7 +159,7 @@ def expected_w2(n: int, k: int, scale: float = 1.0) -> float:
     float
     """
     if n < 2 or scale < 0:
-        raise ValueError(f"expected n >= 2 and scale >= 0, got n={n} and scale={scale}")
+        raise WrongValue(f"expected n >= 2 and scale >= 0, got n={n} and scale={scale}")
     return scale**2 * k / n + k + scale**2 * k - 2 * scale * expected_root_trace(n, k)
 
 
@@ -170,7 +171,7 @@ def batch_bias(n: int, k: int, scale: float = 1.0) -> float:
 def shrunk_scale(n: int, k: int) -> float:
     """The a for which `expected_w2` is smallest, R(n, k) / (k (1 + 1/n)): below 1, the anchor's scale, by the bias."""
     if n < 2:
-        raise ValueError(f"expected n >= 2, got {n}")
+        raise WrongValue(f"expected n >= 2, got {n}")
     return expected_root_trace(n, k) / (k * (1 + 1 / n))
 
 
@@ -183,4 +184,4 @@ def _check_gaussians(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> None:
     for name, covariance in (("S", S), ("anchor", anchor)):
         check_finite(name, covariance, (k, k), like="m")
         if int(torch.linalg.cholesky_ex(covariance).info) != 0:
-            raise ValueError(f"{name} must be positive definite")
+            raise WrongValue(f"{name} must be positive definite")

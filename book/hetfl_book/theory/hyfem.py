@@ -64,6 +64,7 @@ from torch import Tensor
 
 from hetfl_book.theory.statements import table_of
 from hetfl_core import checks
+from hetfl_core.errors import WrongValue
 from hetfl_core.matching import Matching, Neurons, assign
 
 
@@ -93,14 +94,14 @@ class Quadratic:
 
     def __post_init__(self) -> None:
         if np.ndim(self.centres) != 3:
-            raise ValueError(f"centres must have shape (M, h, D), got {np.shape(self.centres)}")
+            raise WrongValue(f"centres must have shape (M, h, D), got {np.shape(self.centres)}")
         M = len(self.centres)
         for name in ("curvatures", "weights"):
             value = checks.floats(name, getattr(self, name), 1)
             if value.shape != (M,) or not (value > 0).all():
-                raise ValueError(f"{name} must be {M} positive numbers, one per client, got {value.tolist()}")
+                raise WrongValue(f"{name} must be {M} positive numbers, one per client, got {value.tolist()}")
         if not math.isclose(float(np.sum(self.weights)), 1.0, rel_tol=1e-9):
-            raise ValueError(f"weights must add up to 1, got {float(np.sum(self.weights)):g}")
+            raise WrongValue(f"weights must add up to 1, got {float(np.sum(self.weights)):g}")
         checks.number("mu", self.mu, above=0)
 
     @property
