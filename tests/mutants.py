@@ -176,6 +176,7 @@ those of all methods or data sets. `make quick` goes by this list, too.
 
 WORDS = {
     "_version": "repository",
+    "errors": "errors",
     "checks": "fuzz options",
     "cli": "cli",
     "cli_tables": "reporting",
