@@ -94,6 +94,7 @@ def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
     assert cells == [["20", "6.000", "2.000", "3.0×", "5", "5", "7"], ["30", "2.000", "5", "7"]] * 4
 
 
+@pytest.mark.nightly
 def test_a_measurement_runs_in_a_process_of_its_own_and_its_failure_is_told():
     assert benchmark._apart(n_clients=10, engine="stacked", role="round", batch_size=100)["clients"] == 1
     with pytest.raises(ValueError, match="engine must be"):

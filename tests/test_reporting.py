@@ -602,6 +602,7 @@ def test_models_of_other_ways(tmp_path):
     assert trees.predict_proba(table(seed=1), "South").to_numpy() == pytest.approx(wanted)
 
 
+@pytest.mark.nightly
 def test_the_report_from_python_says_what_the_command_says(tmp_path):
     frame, told = table(), {"seeds": 3, "rounds": 1, "n_jobs": 1, "progress": False}
     found = report(frame, "site", "ill", **told)

@@ -484,6 +484,7 @@ print(importlib.util.find_spec("hetfl_book"))
 """
 
 
+@pytest.mark.nightly
 def test_the_core_alone_lists_and_runs_and_says_nothing_of_the_book(alone) -> None:
     place, records, files, listed, ran, offered, book = alone("python", "-c", ALONE).split("\f")
     assert "site-packages" in place
@@ -505,6 +506,7 @@ def test_the_cores_wheel_is_small_and_carries_the_registry_alone(wheels: dict[st
     assert {name.split("/")[0] for name in names} == {"hetfl_core", f"hetfl_core-{hetfl_core.__version__}.dist-info"}
 
 
+@pytest.mark.nightly
 def test_an_sdist_makes_the_same_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
     """Also without the other distribution's sources beside it."""
     for name, folder in {"hetfl-core": ROOT, "hetfl-book": ROOT / "book"}.items():

@@ -470,9 +470,9 @@ def test_a_newcomer_of_a_run_that_measured_more():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (["best"], "measure must be 'own' or 'server', got 'best'|measure must be one of .*, got 'best'"),
-        ("own", "measure must be a sequence, got 'own' of type str"),
-        (3, "measure must be a sequence, got 3"),
+        (["best"], "metric must be one of .*, got 'best'"),
+        ("best", "metric must be one of .*, got 'best'"),
+        (3, "metric must be a sequence, got 3"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(bad, message):

@@ -175,6 +175,7 @@ def test_another_strategy_is_told_whom_it_has_asked(caplog):
     assert all("another server than hetfl_core's" in reason for reason in reasons)
 
 
+@pytest.mark.nightly
 def test_the_page_shows_what_works(capsys):
     """Its two programs, run as they stand, over a grid in the place of machines."""
     server, client = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf8"), re.DOTALL)

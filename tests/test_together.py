@@ -6,7 +6,7 @@ import pytest
 import torch
 from small import SMALL_MODEL, ragged
 
-from hetfl_core import Federation, compare, comparing, simulate
+from hetfl_core import Federation, compare, comparing, learners, simulate
 from hetfl_core.baselines import LDA
 from hetfl_core.engine import together as rule
 from hetfl_core.engine.simulator import Simulator
@@ -43,7 +43,7 @@ def two_groups(monkeypatch):
 
 def test_the_table_is_that_of_single_runs_and_says_which_were_made_together(two_groups):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparing, "together", alone)
+        patch.setattr(learners, "together", alone)
         single = compare(of_seed, METHODS, seeds=6, metric=METRICS, **QUICK)
     table = compare(of_seed, METHODS, seeds=6, metric=METRICS, **QUICK)
     assert table.attrs["together"] == grouped([*range(3)], [*range(3, 6)])
@@ -87,7 +87,7 @@ def test_data_are_made_once_a_seed_and_no_more_are_kept_than_are_needed(two_grou
     assert drawn == [*range(6)]
     assert max(kept) == 2, "two of three lie there while the third is made"
     assert comparing._DATA == {}
-    monkeypatch.setattr(comparing, "together", alone)
+    monkeypatch.setattr(learners, "together", alone)
     drawn.clear(), kept.clear()
     compare(data, {"a": METHODS["FedAvg"], "b": METHODS["Local"]}, seeds=4, **{**QUICK, "rounds": 1})
     assert (drawn, max(kept)) == ([0, 1, 2, 3], 0)
@@ -95,7 +95,7 @@ def test_data_are_made_once_a_seed_and_no_more_are_kept_than_are_needed(two_grou
 
 @pytest.mark.parametrize("option", ["on_round", "checkpoint", "validation"])
 def test_what_is_said_or_kept_of_single_runs_has_them_made_alone(option, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparing, "simulate_seeds", lambda *a, **k: pytest.fail("they were trained together"))
+    monkeypatch.setattr(learners.Federated, "run_seeds", lambda *_: pytest.fail("they were trained together"))
     fed = of_seed(0)
     given = {"on_round": print, "checkpoint": tmp_path, "validation": fed}[option]
     table = compare(fed, METHODS, seeds=3, **QUICK, **{option: given})
