@@ -194,7 +194,7 @@ class Classical(Alone):
     classes_ : ndarray, shape (C,)
         Labels that `fit` has seen, in order.
     n_features_in_ : int
-    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+    feature_names_in_ : ndarray of str, shape (d,)
         Names of the columns, where `fit` was given a table.
     """
 

@@ -266,7 +266,7 @@ class Predictor:
         What the classes are called; a regression has none.
     n_features_in_ : int
         Columns that it takes, where inputs are rows of a table or vectors.
-    feature_names_in_ : ndarray of str, shape (n_features_in_,)
+    feature_names_in_ : ndarray of str, shape (d,)
         Their names, where they have names.
     """
 
@@ -390,7 +390,7 @@ class Predictor:
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
-        """Names of the columns that are taken, shape (n_features_in_,)."""
+        """Names of the columns that are taken, shape (d,)."""
         names = getattr(self.prepare, "columns", None)
         if self.prepare is None:
             blocks = [*by_block(self.spec.features).values()]
