@@ -132,6 +132,7 @@ class ReadOnly(dict[str, Any]):
     """A mapping of a record that was read, which others may have too; a copy of it can be changed."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse a change."""
         raise WrongType("a record that was read cannot be changed: change a copy of it, as copy.deepcopy makes one")
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
