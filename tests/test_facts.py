@@ -69,6 +69,14 @@ def test_headlines_say_what_the_records_say(page: str) -> None:
     assert not wrong, "\n".join([f"book/{page}.ipynb", *wrong])
 
 
+@pytest.mark.parametrize("page", ["hyfem-results", "fedcr-results"])
+def test_sections_below_say_what_the_records_say(page: str) -> None:
+    """The sentences that have facts; others are not looked for."""
+    facts = importlib.import_module(f"facts.{page.partition('-')[0]}").BELOW[page]()
+    wrong = [told for told in failures(whole(page), facts) if not told.startswith("NO FACT")]
+    assert not wrong, "\n".join([f"book/{page}.ipynb", *wrong])
+
+
 def test_every_page_has_facts() -> None:
     assert all(cells(page) for page in PAGES)
     for paper in PAPERS:
