@@ -530,7 +530,7 @@ def test_no_button_leads_nowhere(tmp_path: Path, address: str) -> None:
     conf = CONF.format(extension=str(folder / "hetfl_site.py"), folder=str(folder), address=address)
     (tmp_path / "conf.py").write_text(conf, "utf8")
     alone = re.sub(r"\{ref\}`([^<`]*)<[^`]*>`", r"\1", (BOOK / "how-to-run.md").read_text("utf8"))
-    alone = re.sub(r"\[([^\]]*)\]\([\w-]+\.ipynb[^)]*\)", r"\1", alone)
+    alone = re.sub(r"\[([^\]]*)\]\([\w-]+\.(?:ipynb|md)[^)]*\)", r"\1", alone)
     (tmp_path / "index.md").write_text(alone + TOC, "utf8")
     chapter = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A chapter")])
     chapter.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
