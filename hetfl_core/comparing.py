@@ -193,16 +193,6 @@ def compare(
     return table
 
 
-def stays_alone(method: Any) -> bool:
-    """Whether nothing leaves a client that learns in this way.
-
-    Parameters
-    ----------
-    method : Method, estimator of scikit-learn or baseline
-    """
-    return as_learner(method).way == "alone"
-
-
 def _rivals(methods: Mapping[str, Learner]) -> dict[str, list[str]]:
     """By the row that is chosen among them, the ways to stay alone and the federated methods."""
     alone, together = ([name for name, one in methods.items() if one.way == way] for way in ("alone", "together"))

@@ -22,7 +22,7 @@ from hetfl_core.engine.measures import Asked
 from hetfl_core.engine.options import RunOptions, with_networks
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import run_all
-from hetfl_core.engine.together import together
+from hetfl_core.engine.together import SHAPING, together
 from hetfl_core.errors import WrongType
 from hetfl_core.estimators import PerSite, is_estimator, lacking
 from hetfl_core.federation import Federation, Spec
@@ -79,7 +79,7 @@ class Federated(Learner):
         """Number of runs that are trained together, by the size of a step and by memory."""
         if any(told is not None for told in (options.on_round, options.checkpoint, options.validation)):
             return 1
-        shaping = {name: getattr(options, name) for name in ("engine", "device", "dtype", "stack_size")}
+        shaping = {name: getattr(options, name) for name in SHAPING}
         return together(federation, self.method, options.participation, **shaping)
 
     def settings(self, specs: Sequence[Spec] = ()) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from hetfl_core.engine.run import figures
 from hetfl_core.estimators import InOnePlace
 from hetfl_core.federation import FederationWarning
 from hetfl_core.frames import rows_digest
+from hetfl_core.learners import as_learner
 from hetfl_core.methods import FedAvg, HetFedRep, LateFusion, Local
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.statistics import holm
@@ -386,6 +387,6 @@ def test_the_best_way_is_chosen_by_the_metric_and_its_direction():
 
 def test_what_stays_alone():
     alone = (Local(), LogisticRegression(), LDA(), LR())
-    assert all(map(comparing.stays_alone, alone))
+    assert all(as_learner(one).way == "alone" for one in alone)
     for other in (FedAvg(), HetFedRep(), baselines.Pooled(), InOnePlace(LogisticRegression())):
-        assert not comparing.stays_alone(other)
+        assert as_learner(other).way != "alone"

@@ -179,16 +179,14 @@ class Run:
         """
         sizes = ("n_train", "n_test")
         shown = {name: str if name in sizes else _three for name in self.per_client.columns.drop("client")}
-        rows = {client: [show(row[name]) for name, show in shown.items()] for client, row in self._each().items()}
+        each = self.per_client.to_dict("records")
+        rows = {str(row["client"]): [show(row[name]) for name, show in shown.items()] for row in each}
         summary = {"mean over clients": "{}", "worst client": "{}_worst"}
         for words, name in summary.items():
             rows[words] = ["" if one in sizes else _three(self.final.get(name.format(one))) for one in shown]
         text = pd.DataFrame.from_dict(rows, orient="index", columns=list(shown)).to_string()
         up, down = (f"{self.final[name]:,.0f}".replace(",", " ") for name in ("bytes_up", "bytes_down"))
         return f"{self!r}\n\n{text}\n\nsent up {up} bytes, down {down} bytes; {self.final['seconds']:.1f} s"
-
-    def _each(self) -> dict[str, dict[Any, Any]]:
-        return {str(row.pop("client")): row for row in self.per_client.to_dict("records")}
 
     # --- the clients' own samples ---
 
